@@ -69,6 +69,26 @@ fn lose_state(hosts: &mut Hosts, host: usize) {
     fs::remove_dir_all(hosts.daemons[host].state_folder()).expect("the state directory goes");
 }
 
+/// Gives what the former ledger of edge-1 had to all: nothing can use it.
+fn forget_former_edge_1(hosts: &Hosts) {
+    let cli = hosts.daemons[1].cli();
+    for (name, why) in [("edge-9", "no lost host is called edge-9"), ("edge-3", "edge-3 is there")]
+    {
+        let refused = cli.run(&["cluster", "forget", name]);
+        assert!(refused.code == 1 && refused.stderr.contains(why), "{refused:?}");
+    }
+    let forget = ["cluster", "forget", "edge-1", "--now"];
+    let asked = cli.run(&forget);
+    println!("{}", asked.stderr);
+    assert_eq!(asked.code, 1, "{asked:?}");
+    for text in ["if edge-1 is still up, 33.", "% more than each limit", "--yes"] {
+        assert!(asked.stderr.contains(text), "{asked:?}");
+    }
+    let forgotten = cli.ok(&[&forget[..], &["--yes"]].concat());
+    println!("{forgotten}");
+    assert!(forgotten["done"] == true && forgotten["name"] == "edge-1", "{forgotten}");
+}
+
 #[test]
 fn a_founder_that_lost_its_state_joins_the_others() {
     let mut hosts = Hosts::start(3, &[]);
@@ -105,6 +125,9 @@ fn a_founder_that_lost_its_state_joins_the_others() {
     let refused = hosts.daemons[0].cli().run(&["cluster", "init"]);
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.stderr.contains(&founded.expect("a cluster")), "{refused:?}");
+    forget_former_edge_1(&hosts);
+    hosts.wait_even(&all);
+    assert_one_limit(&hosts, "a ledger that was forgotten", 0.9);
     // It takes its part of what another one gives, with a new ledger that nobody remembers.
     hosts.daemons[2].cli().ok(&["cluster", "leave"]);
     wait_for("a part of that", TIMEOUT, || (hosts.home(0) > 0.1).then_some(()));

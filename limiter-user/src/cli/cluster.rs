@@ -1,5 +1,6 @@
 //! `limiter cluster`
 
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use super::config::key_file;
 use super::output::Output;
 use api::client::Client;
 use api::error::{Failure, exit};
-use api::requests::LeaveQuery;
-use api::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
+use api::requests::{ForgetHost, LeaveQuery};
+use api::{ClusterForgotten, ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
 use control::cluster::key_file::generate;
 use model::rotation::Stage;
 use model::units::parse_duration;
@@ -35,6 +36,21 @@ pub(super) enum ClusterCommand {
     /// Make and change the key that all hosts of the cluster have
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Give what a host had that is gone for good to the others
+    ///
+    /// They get it by themselves after a home lease, ten minutes: until then it may still use its part. This asks for
+    /// it as soon as that has ended since it was heard. With --now at once, and where half of the hosts or more are
+    /// gone: its machine must be off. Exit code 1 if no lost host is called so.
+    Forget {
+        /// Its name
+        name: String,
+        /// Its machine is off: do not wait for its home lease, nor for its vote
+        #[arg(long)]
+        now: bool,
+        /// Do not ask whether its machine is off
+        #[arg(long, requires = "now")]
+        yes: bool,
+    },
     /// Hand this host's part of the cluster's limits over to the others, and leave
     ///
     /// From then on nothing passes this host that is under a limit of the cluster: take its traffic away before.
@@ -83,6 +99,9 @@ pub(super) enum KeyCommand {
 // Beyond the client's usual patience: the daemon looks for members first, and then waits for its disk.
 const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long forgetting a host may take: the others are asked whether they still hear it.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(25);
+
 /// How often it is asked how far the rotation is.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -102,6 +121,53 @@ pub(super) async fn init(client: &Client, output: &mut Output<'_>) -> Result<u8,
     let client = client.clone().patient(INIT_TIMEOUT);
     let founded: ClusterFounded = client.send(Method::POST, "/v1/cluster/init", &()).await?;
     output.print(&founded)
+}
+
+pub(super) async fn forget(
+    client: &Client,
+    output: &mut Output<'_>,
+    name: &str,
+    now: bool,
+    yes: bool,
+) -> Result<u8, Failure> {
+    let client = client.clone().patient(FORGET_TIMEOUT);
+    let ask = |dry_run| {
+        let request = ForgetHost { name: name.to_owned(), now, dry_run };
+        let client = &client;
+        async move {
+            client.send::<ClusterForgotten>(Method::POST, "/v1/cluster/forget", &request).await
+        }
+    };
+    if now && !yes {
+        is_off(&ask(true).await?)?;
+    }
+    output.print(&ask(false).await?)
+}
+
+/// Asks whether the machine of a host is off.
+///
+/// # Errors
+/// If it is not, or nobody is there to say so.
+fn is_off(
+    ClusterForgotten { name, share, lease_seconds, .. }: &ClusterForgotten,
+) -> Result<(), Failure> {
+    let until = lease_seconds.map_or_else(
+        || "until it hears from the others".to_owned(),
+        |seconds| format!("for up to {seconds:.0} s"),
+    );
+    let share = 100.0 * share;
+    let bound = format!("if {name} is still up, {share:.1} % more than each limit passes {until}");
+    let failure = |message: &str| Failure::new(exit::NEGATIVE, message);
+    if !io::stdin().is_terminal() {
+        return Err(failure(&bound).hint("switch its machine off, and repeat with --yes"));
+    }
+    eprint!("{bound}. Is its machine off? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| failure(&error.to_string()))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(failure("nothing is changed")),
+    }
 }
 
 pub(super) async fn leave(

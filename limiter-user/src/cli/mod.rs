@@ -150,6 +150,9 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             None => cleanup::all(output, config::places(&global, matches), &arguments),
         },
         Command::Cluster(ClusterCommand::Init) => block_on(cluster::init(&client(), output)),
+        Command::Cluster(ClusterCommand::Forget { name, now, yes }) => {
+            block_on(cluster::forget(&client(), output, &name, now, yes))
+        }
         Command::Cluster(ClusterCommand::Leave { wait }) => {
             block_on(cluster::leave(&client(), output, wait))
         }

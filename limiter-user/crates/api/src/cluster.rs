@@ -102,6 +102,36 @@ impl Print for ClusterFounded {
     }
 }
 
+/// `cluster forget`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterForgotten {
+    /// The host's name.
+    pub name: String,
+    /// What it had of each limit, as a part of it.
+    pub share: f64,
+    /// For how long it may use that yet if it is still up, s; until it can be told if null.
+    pub lease_seconds: Option<f64>,
+    /// Whether the others have it now.
+    pub done: bool,
+}
+
+impl Print for ClusterForgotten {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, share, lease_seconds, done } = self;
+        let share = 100.0 * share;
+        if *done {
+            return writeln!(out, "the others have the {share:.1} % of each limit that {name} had");
+        }
+        let when = match lease_seconds {
+            Some(seconds) => format!(
+                "when its home lease has ended, in at most {seconds:.0} s, and more than half of the hosts are there"
+            ),
+            None => "when more than half of the hosts are there".to_owned(),
+        };
+        writeln!(out, "the others get the {share:.1} % of each limit that {name} had {when}")
+    }
+}
+
 /// `cluster leave`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterLeft {

@@ -31,7 +31,7 @@ mod top;
 pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
 pub use change::{Applied, ConfirmReport, Diff, PendingReport, Replaced, Rule};
 pub use changes::ChangesReport;
-pub use cluster::{ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
+pub use cluster::{ClusterForgotten, ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,

@@ -332,6 +332,20 @@ const fn native() -> Mode {
     Mode::Native
 }
 
+/// Forgetting a host that is gone for good.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetHost {
+    /// The host's name.
+    pub name: String,
+    /// Whether its machine is off: then its home lease is not waited for.
+    #[serde(default)]
+    pub now: bool,
+    /// Only tell what would come of it.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
 /// Query of leaving the cluster.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -22,7 +22,7 @@ pub struct Agreement {
 }
 
 /// The durations.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "every",
     "hot",
     "delegation",
@@ -32,6 +32,7 @@ const NAMES: [&str; 9] = [
     "loan in",
     "loan out",
     "far every",
+    "home lease",
 ];
 
 impl Agreement {
@@ -50,9 +51,20 @@ impl Agreement {
             loan_in,
             loan_out,
             far_every,
+            home_lease,
         } = timing;
-        let timing =
-            [every, hot, delegation, grant, forget, far_delegation, loan_in, loan_out, far_every];
+        let timing = [
+            every,
+            hot,
+            delegation,
+            grant,
+            forget,
+            far_delegation,
+            loan_in,
+            loan_out,
+            far_every,
+            home_lease,
+        ];
         Self { prefixes, floor, timing: timing.map(|span: Duration| span.as_millis() as u64) }
     }
 

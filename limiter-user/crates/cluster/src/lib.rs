@@ -22,7 +22,9 @@ pub use message::Message;
 
 /// A host, by the random number of its share ledger: whoever has the ledger owns the shares, whatever it is called
 /// and wherever it listens. Never 0. Of two hosts with copies of one ledger one is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct HostId(pub u64);
 
 /// A source under a limit of the cluster, by a hash that all its hosts compute with the same secret. Where
@@ -61,7 +63,19 @@ impl KeyId {
 }
 
 /// A moment of one host's monotonic clock, ns. It means nothing to other hosts, who only send it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct Moment(pub u64);
 
 impl Moment {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{HostId, KeyId, Moment, ViewId};
 use model::Share;
 
@@ -43,6 +45,97 @@ pub struct Message {
     pub transfers: Vec<Transfer>,
     /// Numbers of transfers that have come from the receiver and are kept.
     pub received: Vec<u64>,
+    /// How many times all shares had been counted when the sender's were.
+    pub era: u64,
+    /// Whether the sender is one of those who count.
+    pub counts: bool,
+    /// Whether it renews the receiver's home lease.
+    pub renews: bool,
+    /// What the latest recount came to, for a receiver that may not know.
+    pub tally: Option<Tally>,
+    /// What the sender has promised and kept of a recount, while there is one.
+    pub standing: Option<Standing>,
+    /// What the sender, who counts, asks of all others.
+    pub ask: Option<Ask>,
+}
+
+/// One attempt to count all shares anew: Paxos's ballot number (Lamport, "Paxos made simple", 2001).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Higher than that of all earlier attempts that its maker has heard of, from 1 on.
+    pub number: u64,
+    /// Who makes it.
+    pub by: HostId,
+}
+
+impl Attempt {
+    /// Before the first.
+    pub const NONE: Self = Self { number: 0, by: HostId(0) };
+}
+
+impl Default for Attempt {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What a recount comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// The attempt that counted. Who has kept that it was counted by this one has its share in the next era, nobody else.
+    pub counted: Attempt,
+    /// How many hosts were: those who count the next time.
+    pub hosts: u32,
+    /// What they lacked to the whole. The host that counted gets it.
+    pub lacking: Share,
+}
+
+/// What a host has promised about the recount of its era.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The latest attempt that it has answered: it takes part in no earlier one.
+    pub promised: Attempt,
+    /// The latest attempt that has told it that it is counted.
+    pub counted: Attempt,
+    /// What it has accepted, and in which attempt.
+    pub accepted: Option<(Attempt, Tally)>,
+    /// The latest attempt that has given up all earlier ones.
+    pub released: Attempt,
+    /// Its home share, which does not change until the recount is over.
+    pub home: Share,
+    /// The hosts with shares whose home lease it has renewed so lately that they may go by it, as [`Standing::sum`] has
+    /// them. None if it does not know all of them.
+    pub renewed: Option<u64>,
+}
+
+impl Standing {
+    /// A number for a set of hosts. No two sets that are likely to meet have the same.
+    pub fn sum(hosts: impl Iterator<Item = HostId>) -> u64 {
+        // Names of hosts are random numbers, or hashes. Zero is no set's: an odd start.
+        hosts.fold(1, |sum, host| sum.wrapping_add(host.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+}
+
+/// What a host that counts asks of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Which attempt it is.
+    pub attempt: Attempt,
+    /// How far it has come.
+    pub step: Step,
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To take part in no earlier attempt, and to give and take no home share until the recount is over.
+    Promise,
+    /// To keep that it is counted.
+    Count,
+    /// To accept this.
+    Accept(Tally),
+    /// To go on as before: this attempt counts nobody, and no earlier one can any more.
+    Release,
 }
 
 /// What a host asks an owner for.
@@ -93,7 +186,7 @@ pub struct Loan {
 }
 
 /// Home shares that move for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Its number, unique among those of the sender for ever.
     /// An earlier copy of the sender's disk is known by it: its number is below the one that was taken.

@@ -3,11 +3,13 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A part of a limit, of its rate and its burst alike, in units of 2^-32. What a host may use is at most
 /// [`Share::WHOLE`]; demand may be more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 // Whole units: hosts that add the same shares in another order must come to the same sum (P6).
 pub struct Share(u64);
 

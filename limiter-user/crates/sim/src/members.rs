@@ -11,9 +11,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::network::Conditions;
 use super::outcome::{Outcome, Series};
 use super::scenario::Scenario;
-use cluster::Moment;
 use cluster::membership::{Identity, Membership};
 use cluster::wire::{Epoch, OVERHEAD};
+use cluster::{HostId, Moment};
 
 const SECOND: u64 = 1_000_000_000;
 /// How often who has had no answer asks again, as the link does.
@@ -29,7 +29,14 @@ const CALM: Duration = Duration::from_secs(5);
 pub(crate) fn identity(number: usize, second: u64) -> Identity {
     let address = ([10, 0, (number >> 8) as u8, number as u8], 7946).into();
     let epoch = Epoch::starting(None, second, number as u32 + 1);
-    Identity::new(&format!("host-{number}"), "default", address, epoch, 100)
+    Identity::new(
+        HostId(number as u64 + 1),
+        &format!("host-{number}"),
+        "default",
+        address,
+        epoch,
+        100,
+    )
 }
 
 /// What is on its way: when it comes, to which address and run, from whom.

@@ -24,7 +24,7 @@ use super::world::World;
 /// Faults begin within these seconds.
 const FAULTS: (f64, f64) = (3.0, 12.0);
 /// The longest that one lasts, s.
-const MAX_LASTING: f64 = 5.0;
+const MAX_LASTING: f64 = 8.0;
 /// The most that a schedule has.
 const MAX_FAULTS: usize = 6;
 /// How long after the last fault seconds count as without any: failure detection, and the longest lease with what goes
@@ -155,9 +155,12 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         duplicate: if rng.chance(0.3) { rng.between(0.0, 0.2) } else { 0.0 },
         ..Conditions::default()
     };
+    // Else a cluster would never count anew within a run.
+    let home_lease = if rng.chance(0.5) { 2.0 } else { 600.0 };
     let mut scenario = Scenario {
         hosts,
         policy,
+        home_lease: span(home_lease),
         demand,
         network,
         tick: span(0.005),
@@ -188,15 +191,18 @@ fn settle(mut scenario: Scenario) -> Scenario {
     let end = |fault: &Spanned<Fault>| {
         let fault = fault.get_ref();
         let apart = fault.apart.seconds() * scenario.hosts_of(fault).len() as f64;
-        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move.
+        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move or to be handed over.
         let more = match fault.kind {
             FaultKind::Restore => fault.back.seconds(),
-            FaultKind::Weight => SETTLE,
+            FaultKind::Weight | FaultKind::Leave => SETTLE,
             _ => 0.0,
         };
         fault.at.seconds() + fault.lasts.unwrap_or_default().seconds() + apart + more
     };
     let last = scenario.faults.iter().map(end).fold(0.0, f64::max);
+    // What was lost comes back after a home lease, and has to go where it belongs.
+    let lease = scenario.home_lease.seconds();
+    let last = if lease < last { last + 2.0 * lease + SETTLE } else { last };
     let calm = ((last + SETTLE) * 10.0).ceil() / 10.0;
     (scenario.warm_up, scenario.duration) = (span(calm), span(calm + CALM));
     scenario
@@ -458,6 +464,45 @@ mod tests {
         assert!(found.worst_overage <= 0.001 && found.least_utilisation >= 0.9, "{found:?}");
     }
 
+    /// One host accepts that shares are counted, another one gives that up without having heard of it, and then they meet.
+    const GIVEN_UP: &str = r#"
+duration = "31s 800ms"
+home_lease = "2s"
+hosts = 7
+name = "nemesis-5797"
+tick = "5ms"
+warm_up = "27s 800ms"
+
+[demand]
+at = "3s 916ms 302us"
+keys = 3
+load = 5.812394767252902
+pattern = "zipf"
+
+[[fault]]
+at = "8s 25ms 366us"
+for = "605ms 447us"
+hosts = [0]
+kind = "partition"
+
+[[fault]]
+at = "5s 763ms 139us"
+hosts = [4]
+kind = "leave"
+
+[network]
+delay = "2ms 896us"
+duplicate = 0.04663107493163754
+jitter = "8ms 441us"
+"#;
+
+    #[test]
+    fn what_was_given_up_is_not_decided_later() {
+        let scenario = Scenario::parse(Path::new("x"), GIVEN_UP).unwrap();
+        let verdict = run(&scenario, 5797, None).verdict;
+        assert!(verdict.utilisation > 0.9, "{verdict:?}");
+    }
+
     #[test]
     fn planted_bugs_are_found_and_made_short() {
         for bug in [
@@ -468,6 +513,8 @@ mod tests {
             Planted::TransferNotWaited,
             Planted::RestartNotWaited,
             Planted::VotedTwice,
+            Planted::HomeLeaseNotWaited,
+            Planted::HomeLeaseNotNeeded,
         ] {
             let found =
                 (0..20).map(|part| planted(1 + 20 * part, 20, &SIZES, Some(bug), &mut |_| ()));

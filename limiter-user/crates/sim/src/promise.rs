@@ -2,6 +2,8 @@
 //!
 //! `ALGORITHM.md` of the cluster argues for each bound, in "What is not promised".
 
+use std::collections::BTreeSet;
+
 use cluster::escrow::Partition;
 
 use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
@@ -61,9 +63,12 @@ impl Scenario {
         // Who starts, or takes shares, after a host was lost has not heard what that had, and does not vote about it.
         let votes = majority && !self.founded && all().all(|it| is_gone(it) || !forgets(it));
         let usable = match majority {
+            // Nobody renews home leases, nor counts anew.
+            _ if !self.can_count() || all().any(|it| self.is_mute(it)) => 0.0,
+            // What lost hosts had comes back.
+            _ if self.counts_anew() => 1.0,
             // Without more than half of all shares there is no majority.
             true if lost + gone >= 0.5 => 0.0,
-            _ if all().any(|it| self.is_mute(it)) => 0.0,
             true if votes => 1.0 - lost,
             _ => 1.0 - lost - gone,
         };
@@ -72,6 +77,27 @@ impl Scenario {
             strict: more == 0.0,
             usable: usable.max(0.0),
         }
+    }
+
+    /// Whether shares are counted anew within the run.
+    fn counts_anew(&self) -> bool {
+        self.home_lease < self.duration
+    }
+
+    /// Whether more than half of those who count are left, whatever happens first.
+    fn can_count(&self) -> bool {
+        let hosts = |which: fn(&Fault) -> bool| -> BTreeSet<usize> {
+            self.all_faults().filter(|it| which(it)).flat_map(|it| self.hosts_of(it)).collect()
+        };
+        let mut lost = hosts(|it| is_lost(it) || is_gone(it));
+        // Whoever was away for longer has nothing when it comes back, and does not count for a while.
+        let away = |it: &&Fault| is_apart(it) && it.lasts > Some(self.home_lease);
+        lost.extend(self.all_faults().filter(away).flat_map(|it| self.hosts_of(it)));
+        let some = hosts(|it| matches!(it.kind, FaultKind::Join | FaultKind::Leave));
+        let founder = self.founded && lost.contains(&self.founder());
+        let stay = (0..self.hosts).filter(|host| !some.contains(host));
+        let stay: BTreeSet<usize> = stay.collect();
+        !founder && 2 * lost.union(&some).count() < stay.len() + some.len()
     }
 
     /// What a fault may have all hosts admit beyond the limit within a second, in limits.
@@ -85,7 +111,10 @@ impl Scenario {
             // Its buckets are as full as they were, too.
             FaultKind::Restore => 1.0 + burst,
             // Its buckets fill by its clock, and leases overlap by as much as clocks differ.
-            FaultKind::Clock => fault.rate.abs() * (1.0 + 2.0 * LEASE),
+            FaultKind::Clock => {
+                let home_lease = if self.counts_anew() { self.home_lease.seconds() } else { 0.0 };
+                fault.rate.abs() * (1.0 + 2.0 * LEASE + home_lease)
+            }
             // It goes on by what it knows, with what the others use in its place.
             FaultKind::Policy if parted => 1.0,
             FaultKind::Daemon | FaultKind::Crash => {
@@ -101,7 +130,9 @@ impl Scenario {
             }
             _ => 0.0,
         };
-        each * hosts
+        // Whoever is not counted has its floor until it hears of that.
+        let floors = if self.counts_anew() { FLOOR * self.homes(fault) } else { 0.0 };
+        each * hosts + if is_apart(fault) { floors } else { 0.0 }
     }
 
     /// Whether a restored host is not heard until it starts again: it has started since the copy was made, and its moments
@@ -145,6 +176,12 @@ impl Scenario {
 /// has taken since the copy.
 fn is_lost(fault: &Fault) -> bool {
     fault.kind == FaultKind::Restore || fault.lasts.is_some() && fault.store != Store::Kept
+}
+
+/// Whether hosts are up, or come back, and others may take them for lost.
+fn is_apart(fault: &Fault) -> bool {
+    use FaultKind::{Clock, Disk, Join, Leave, Policy, Weight};
+    !matches!(fault.kind, Clock | Disk | Join | Leave | Policy | Weight) && !is_gone(fault)
 }
 
 /// Whether hosts do not know any more what others had.

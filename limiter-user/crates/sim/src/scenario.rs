@@ -231,6 +231,10 @@ pub struct Scenario {
     /// What is done with the shares of hosts that are lost.
     #[serde(default)]
     pub policy: Partition,
+    /// How long a host may use its share without hearing from half of the others, and how long shares are missing until
+    /// they are counted anew.
+    #[serde(default = "ten_minutes")]
+    pub home_lease: Span,
     /// What sources send.
     #[serde(default)]
     pub demand: Demand,
@@ -260,6 +264,10 @@ const fn three() -> usize {
 
 const fn ten_seconds() -> Span {
     Span(Duration::from_secs(10))
+}
+
+const fn ten_minutes() -> Span {
+    Span(Duration::from_secs(600))
 }
 
 const fn one_second() -> Span {
@@ -302,6 +310,7 @@ impl Scenario {
             drift: thousandth(),
             founded: false,
             policy: Partition::default(),
+            home_lease: ten_minutes(),
             demand: Demand::default(),
             network: Conditions::default(),
             regions: Vec::new(),
@@ -379,6 +388,9 @@ impl Scenario {
         // All packets of a tick come at once: a shorter burst could not admit them at any rate.
         if !(0.01..=60.0).contains(&burst) || burst < self.tick.seconds() {
             return whole("`burst` is from 10ms to 60s and not shorter than `tick`");
+        }
+        if self.home_lease.0 < Duration::from_secs(2) {
+            return whole("`home_lease` is at least 2s");
         }
         if !(0.0..=0.01).contains(&self.drift) {
             return whole("`drift` is a number from 0 to 0.01");

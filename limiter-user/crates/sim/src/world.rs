@@ -14,7 +14,7 @@ use super::regions::Between;
 use super::rng::{Rng, mix};
 use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
 use super::scheme::{Actions, Birth, Disk, Payload, Scheme};
-use cluster::escrow::{Member, PersistentState, Region};
+use cluster::escrow::{Member, Partition, PersistentState, Region};
 use cluster::{HostId, KeyId, Moment};
 
 /// How often a daemon reads the kernel's counters, ns of its clock.
@@ -32,11 +32,9 @@ fn conditions(scenario: &Scenario) -> [Conditions; 2] {
     [scenario.network, scenario.between.unwrap_or(scenario.network)]
 }
 
-/// What a host starts with that has nothing on its disk: numbers above all that it may have told before.
-fn newcomer(real: u64) -> PersistentState {
-    // As the daemon, by the wall clock.
-    let number = (1_700_000_000 + real / 1_000_000_000) << 32;
-    PersistentState { clock: Moment(number), last_transfer: number, ..PersistentState::default() }
+/// A moment after all that were told before, by the wall clock, as the daemon has it.
+fn by_wall_clock(real: u64) -> Moment {
+    Moment((1_700_000_000 + real / 1_000_000_000) << 32)
 }
 
 #[derive(Debug)]
@@ -72,6 +70,8 @@ pub(super) struct World<'a, S> {
     weights: Vec<u32>,
     /// Hosts as they were, with the moment, by fault and number.
     copies: BTreeMap<(usize, usize), (u64, Host<S>)>,
+    /// The policy that limits have now, if another one than in the beginning.
+    policy: Option<Partition>,
     traffic: Traffic,
     judge: Judge,
     record: Record,
@@ -111,7 +111,9 @@ impl<'a, S: Scheme> World<'a, S> {
             let now = clock.local(0);
             let policy = scenario.policy;
             let weight = WEIGHT;
-            let birth = Birth { me: id, weight, region, hosts: n, one_of, seed, policy, now };
+            let home_lease = scenario.home_lease.0;
+            let birth =
+                Birth { me: id, weight, region, hosts: n, one_of, seed, policy, home_lease, now };
             let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
             if scenario.goals.cpu.is_some() {
                 host.cpu.switch_on();
@@ -141,6 +143,7 @@ impl<'a, S: Scheme> World<'a, S> {
             regions,
             weights: vec![WEIGHT; n],
             copies: BTreeMap::new(),
+            policy: None,
             traffic,
             rng: root.fork(4),
             scenario,
@@ -437,7 +440,8 @@ impl<'a, S: Scheme> World<'a, S> {
             }
             FaultKind::Clock if state != State::Frozen => self.slew(i, fault.rate),
             FaultKind::Policy => {
-                fault.policy.into_iter().for_each(|it| self.hosts[i].daemon.set_policy(it));
+                self.policy = fault.policy.or(self.policy);
+                self.follow_policy(i);
             }
             FaultKind::Weight => self.reweigh(i, fault.weight.unwrap_or(WEIGHT)),
             _ => {}
@@ -498,6 +502,11 @@ impl<'a, S: Scheme> World<'a, S> {
         }
     }
 
+    /// A host hears of the policy that limits have now.
+    fn follow_policy(&mut self, i: usize) {
+        self.policy.into_iter().for_each(|policy| self.hosts[i].daemon.set_policy(policy));
+    }
+
     /// A host is as it was, kernel, clock and disk included.
     fn restore(&mut self, i: usize, number: usize) {
         let Some((at, copy)) = self.copies.remove(&(number, i)) else { return };
@@ -512,11 +521,14 @@ impl<'a, S: Scheme> World<'a, S> {
         let sent = (present.bytes, present.far);
         let shows = copy.clock.local(at);
         let host = &mut self.hosts[i];
+        self.numbers.remove(&host.id);
+        self.numbers.insert(copy.id, i);
         *host = copy;
         host.clock.set(self.now, shows);
         host.kill(State::Running);
         (host.life, host.suspected) = (life, suspected);
         (host.bytes, host.far) = sent;
+        self.follow_policy(i);
         self.tell_members(i);
         self.begin_to_look(i);
         self.act_at(i, self.now);
@@ -543,14 +555,23 @@ impl<'a, S: Scheme> World<'a, S> {
         let copy = self.copies.remove(&(fault, i));
         let kept = match store {
             Store::Kept => self.hosts[i].daemon.kept(),
-            Store::Lost => newcomer(self.now),
+            Store::Lost => PersistentState::default(),
             // Moments are by the wall clock as well, where that is later. Elsewhere it is dead: what is kept has to do.
             Store::Back => PersistentState {
-                clock: newcomer(self.now).clock,
+                clock: by_wall_clock(self.now),
                 ..copy.map(|(_, it)| it.daemon.kept()).unwrap_or_default()
             },
         };
-        self.hosts[i].daemon.restart(now, kept);
+        if store == Store::Lost {
+            // What owns shares is what was on the disk: this is another host, of whom nobody has heard.
+            let id = HostId(mix(self.hosts[i].id.0));
+            self.numbers.remove(&std::mem::replace(&mut self.hosts[i].id, id));
+            self.numbers.insert(id, i);
+            // All see one more in the place of the other when they notice it.
+            self.hosts.iter_mut().for_each(|other| other.view[i] = false);
+        }
+        let me = self.hosts[i].id;
+        self.hosts[i].daemon.restart(now, me, kept);
         self.hosts[i].start(self.now);
         // It knows nobody in the beginning, but finds who answers soon.
         self.hosts[i].view.fill(false);

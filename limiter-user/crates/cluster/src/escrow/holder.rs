@@ -98,7 +98,7 @@ impl Key {
     /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
     /// included, may still rely on it (I7).
     pub(super) fn reclaims(&self, now: Moment, key: KeyId, host: &Host) -> bool {
-        if now < host.quiet {
+        if now < host.quiet || host.home_lease < now.after(host.settings.timing.grant) {
             return false;
         }
         let lapsed = |owner: Option<HostId>| match owner {

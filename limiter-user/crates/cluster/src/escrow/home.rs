@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::message::Transfer;
+use crate::message::{Ask, Tally, Transfer};
 use crate::{HostId, Message, Moment};
 use model::Share;
 
@@ -11,6 +11,7 @@ use super::clock::{Clock, grace};
 use super::host::Host;
 use super::majority::counted;
 use super::peer::Peer;
+use super::recount::Era;
 use super::{PersistentState, Planted, Settings, Timing, Urgency};
 
 /// How much of its home share a host has on the way at most while there is demand, unless it leaves: the half.
@@ -78,6 +79,34 @@ impl Home {
         }
     }
 
+    /// Takes what a host that counts asks; whether it is answered with more than before.
+    pub(super) fn take_ask(&mut self, ask: Ask) -> bool {
+        let taken = self.state.era.take(ask);
+        self.changed |= taken;
+        if self.state.era.counted.is_some() {
+            // It is counted with what it has.
+            self.ceding.clear();
+        }
+        taken
+    }
+
+    /// Begins the era that a recount has ended with. Who was counted has what it had, and the host that counted what was
+    /// missing; whoever was not counted has nothing any more.
+    pub(super) fn begin_era(&mut self, number: u64, tally: Tally, me: HostId) {
+        let counts =
+            number == self.state.era.number + 1 && self.state.era.counted == Some(tally.counted);
+        let lacking = if tally.counted.by == me { tally.lacking } else { Share::NONE };
+        let home = if counts { self.state.home + lacking } else { Share::NONE };
+        self.given_up += self.state.home.without(home);
+        self.state.home = home;
+        // What was on its way was not counted with anybody who had not taken it, and nobody takes it any more.
+        self.state.outgoing.clear();
+        self.sendable.clear();
+        self.ceding.clear();
+        self.state.era = Era { number, counts, tally, ..Era::default() };
+        self.changed = true;
+    }
+
     /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
     /// a restart it waits until all that it gave has ended.
     pub(super) fn go_far(&mut self) {
@@ -117,7 +146,9 @@ impl Home {
         message: &Message,
         host: &mut Host,
     ) {
-        for transfer in &message.transfers {
+        // While it is counted its home share does not change: what comes is sent again, or counted as missing.
+        let taken = self.state.era.counted.is_none().then_some(&message.transfers);
+        for transfer in taken.into_iter().flatten() {
             let highest = self.state.incoming.get(&from).copied().unwrap_or(0);
             let again = host.settings.planted(Planted::TransferTakenTwice);
             if transfer.number > highest || again {
@@ -189,7 +220,7 @@ impl Home {
     /// that was delegated out of it (I3): votes of its own last until `own_votes`. All is given at once where it is
     /// `idle`.
     pub(super) fn give_away(&mut self, now: Moment, host: &Host, own_votes: Moment, idle: bool) {
-        if now < host.quiet || self.state.home.is_none() {
+        if now < host.quiet || self.state.home.is_none() || self.state.era.counted.is_some() {
             return;
         }
         // All delegations end until then, those to this host itself and what it uses of its own too.
@@ -211,6 +242,9 @@ impl Home {
         // Who decides about limits must know first how much this host has left, and what was voted before must
         // have ended.
         let (asks, leaving) = (host.settings.majority, host.leaving);
+        if self.state.era.counted.is_some() {
+            return;
+        }
         let last = self.ceding.iter().map(|ceded| ceded.mark).max().unwrap_or_default();
         let mut ceding = std::mem::take(&mut self.ceding);
         for ceded in ceding.iter_mut().filter(|ceded| asks && ceded.heard.is_none()) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::message::Standing;
 use crate::{HostId, Message, Moment};
 use model::Share;
 
@@ -10,8 +11,9 @@ use super::clock::usable;
 use super::home::Home;
 use super::owner::Owned;
 use super::peer::{Amount, Peer};
+use super::recount::Era;
 use super::view::Views;
-use super::{Counters, MAX_PEERS, Member, Settings, Urgency};
+use super::{Counters, MAX_PEERS, Member, Planted, Settings, Urgency};
 
 /// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
 /// what is urgent often concerns all of them.
@@ -29,6 +31,9 @@ pub(super) struct Host {
     /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
     pub(super) quiet: Moment,
     pub(super) leaving: bool,
+    /// Until when this host may use what is beside its floor: while half of those who count renew that, itself among
+    /// them, the others cannot count without it.
+    pub(super) home_lease: Moment,
     pub(super) views: Views,
     pub(super) peers: BTreeMap<HostId, Peer>,
     /// What this host delegates to itself.
@@ -43,6 +48,7 @@ impl Host {
         Self {
             quiet,
             leaving: false,
+            home_lease: start,
             views: Views::new(me, members, start),
             peers: BTreeMap::new(),
             own: Peer::default(),
@@ -74,12 +80,31 @@ impl Host {
         if let Some(echo) = echo {
             peer.answers(now, echo);
         }
+        if latest {
+            peer.era = message.era;
+        }
+        Some((latest, echo))
+    }
+
+    /// Takes what a message of this era tells of its sender's shares, and that it renews this host's home lease.
+    pub(super) fn take_renewal(
+        &mut self,
+        latest: bool,
+        echo: Option<Moment>,
+        from: HostId,
+        message: &Message,
+    ) {
+        let home_lease = usable(self.settings.timing.home_lease);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         // Old messages still renew leases by their own moment; what a host has now only its latest one tells.
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
+            peer.counts = message.counts;
         }
-        Some((latest, echo))
+        if let (true, Some(echo)) = (message.renews, echo) {
+            peer.renews = peer.renews.max(echo.after(home_lease));
+        }
     }
 
     /// Takes what a message delegates; whether that is much more than before.
@@ -114,7 +139,40 @@ impl Host {
 
     /// Whether this host delegates at present.
     pub(super) fn gives(&self, now: Moment, far: bool) -> bool {
-        now >= self.quiet && !self.leaving && !self.views.crowded(far)
+        let lasts = self.home_lease >= now.after(self.settings.timing.delegation(far));
+        now >= self.quiet && lasts && !self.leaving && !self.views.crowded(far)
+    }
+
+    /// Works out until when the home lease lasts, once a `round`, and more often where it may end before the next one.
+    pub(super) fn renew_home_lease(&mut self, now: Moment, round: bool, era: &Era) {
+        if !round && self.home_lease > now.after(2 * self.settings.timing.longest(true)) {
+            return;
+        }
+        let needed = era.tally.hosts.div_ceil(2).saturating_sub(era.counts.into());
+        let mut renewed: Vec<Moment> = self.peers.values().map(|peer| peer.renews).collect();
+        renewed.sort_unstable_by(|a, b| b.cmp(a));
+        let needed = (needed as usize).checked_sub(1);
+        let needed = needed.filter(|_| !self.settings.planted(Planted::HomeLeaseNotNeeded));
+        self.home_lease = match needed {
+            Some(last) => renewed.get(last).copied().unwrap_or_default(),
+            None => Moment(u64::MAX),
+        };
+    }
+
+    /// Forgets what concerns the era before, and tells all of the new one.
+    pub(super) fn begin_era(&mut self, now: Moment) {
+        self.home_lease = now;
+        for peer in self.peers.values_mut() {
+            (peer.counts, peer.offered, peer.standing) = (false, None, Standing::default());
+            peer.renews = Moment(0);
+        }
+        self.tell_all(now);
+    }
+
+    /// Sees to it that all hosts get a message.
+    pub(super) fn tell_all(&mut self, now: Moment) {
+        let gap = self.gap();
+        self.peers.values_mut().for_each(|peer| peer.want(now, gap));
     }
 
     /// Whether no other member is there, as this host sees it.

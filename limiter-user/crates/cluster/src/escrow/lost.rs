@@ -42,6 +42,11 @@ impl Absent {
         }
     }
 
+    /// What hosts had before they were counted anew says nothing of what they have.
+    pub(super) fn begin_era(&mut self) {
+        *self = Self::default();
+    }
+
     /// How many hosts have home shares, as far as `host` knows, which is not alone: those that it sees or has heard to
     /// have some.
     pub(super) fn hosts(&self, host: &Host, home: &Home) -> u32 {
@@ -94,7 +99,7 @@ impl Absent {
         let more =
             Some(lost.without(missing)).filter(|more| *more > NOISE && host.settings.majority);
         self.doubted = more.unwrap_or_default();
-        // A renamed host is lost by its former name and there by its new one: nothing is missing then (I13).
+        // A ledger that got another number is lost by the former one and there by the new one: nothing is missing (I13).
         let lost = lost.min(missing);
         let view = host.views.present();
         self.part = view.part(lost, view.weight(host.settings.me));
@@ -102,13 +107,17 @@ impl Absent {
 
     /// Hosts with shares that this one hears no more and may vote about: it must have heard them since it
     /// last took shares of others, who may have known more. Together they have what the others lack at most: what is
-    /// more has gone to these, with the host's name or otherwise.
+    /// more has gone to these.
     pub(super) fn voted_about(
         &self,
         now: Moment,
         host: &Host,
         home: &Home,
     ) -> Vec<(HostId, Share)> {
+        // What they had is about to be given to those who are counted.
+        if home.state.era.counted.is_some() {
+            return Vec::new();
+        }
         let settings = &host.settings;
         let fresh = |host| self.fresh.get(&host).is_some_and(|fresh| *fresh > home.taken);
         let lost = self.lost(now, host, home).filter(|(lost, _)| fresh(*lost));

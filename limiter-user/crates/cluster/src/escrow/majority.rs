@@ -148,12 +148,14 @@ impl Votes {
         self.leases.clear();
         self.given.retain(|_, (_, until)| *until > now);
         let settings = &host.settings;
-        if !settings.majority || now < host.quiet || host.leaving {
+        let delegation = home.delegation(&settings.timing);
+        let idle = now < host.quiet || host.leaving || host.home_lease < now.after(delegation);
+        if !settings.majority || idle {
             return;
         }
         let (me, lent) = (settings.me, home.lent(settings));
         let twice = settings.planted(Planted::VotedTwice);
-        let until = now.after(home.delegation(&settings.timing));
+        let until = now.after(delegation);
         let mut shares = vec![(me, lent)];
         if host.coordinator() == Some(me) {
             shares.extend(absent.voted_about(now, host, home));

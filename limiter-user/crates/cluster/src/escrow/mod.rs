@@ -24,6 +24,7 @@ mod peer;
 mod poll;
 mod pools;
 mod receive;
+mod recount;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -32,9 +33,12 @@ mod view;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use excess::Doubts;
 pub use fair::{Want, max_min};
 pub use lost::Partition;
+pub use recount::{Era, Forget};
 pub use view::{Member, Region};
 
 use crate::message::Transfer;
@@ -49,6 +53,7 @@ use host::Host;
 use lost::Absent;
 use majority::Votes;
 use owner::Owned;
+use recount::Recount;
 
 /// The most keys that a host asks grants for; others run at their floor.
 pub const MAX_HELD: usize = 1 << 14;
@@ -123,7 +128,7 @@ impl Settings {
     /// Whether shares that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
     /// takes the bounds away.
     fn bounded(&self) -> bool {
-        self.planted.is_none()
+        self.planted.is_none_or(Planted::is_of_recounts)
     }
 }
 
@@ -140,6 +145,9 @@ pub struct Timing {
     pub grant: Duration,
     /// After how long without a report a key is forgotten.
     pub forget: Duration,
+    /// How long a host may use what is beside its floor without hearing from half of those who count; and for how long
+    /// shares are missing until those who are there count all anew.
+    pub home_lease: Duration,
     /// How long a delegation lasts where there are regions.
     pub far_delegation: Duration,
     /// How long a loan to the root of a key lasts; less than such a delegation.
@@ -158,6 +166,7 @@ impl Default for Timing {
             delegation: Duration::from_millis(1_500),
             grant: Duration::from_millis(500),
             forget: Duration::from_secs(3),
+            home_lease: Duration::from_secs(600),
             far_delegation: Duration::from_millis(4_000),
             loan_in: Duration::from_millis(3_200),
             loan_out: Duration::from_millis(2_000),
@@ -203,15 +212,25 @@ pub enum Planted {
     LoanOutlives,
     /// Nothing but that nothing is done about home shares that are more than the whole together.
     Unbounded,
+    /// What a lost host had is given to others while it may use it.
+    HomeLeaseNotWaited,
+    /// A host uses its home share without a home lease.
+    HomeLeaseNotNeeded,
+}
+
+impl Planted {
+    fn is_of_recounts(self) -> bool {
+        matches!(self, Self::HomeLeaseNotWaited | Self::HomeLeaseNotNeeded)
+    }
 }
 
 /// What must survive a restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PersistentState {
     /// The home share.
     pub home: Share,
-    /// The number of the last transfer. A host that starts with nothing kept is given one above all that it may have
-    /// used before, under the same name. Each transfer adds its share in units, so the difference of two numbers is
+    /// The number of the last transfer. Each transfer adds its share in units, so the difference of two numbers is
     /// what was given between them.
     pub last_transfer: u64,
     /// Home shares that have been given away and not been acknowledged: they are in `home` no more.
@@ -222,12 +241,14 @@ pub struct PersistentState {
     pub clock: Moment,
     /// Whether it gives for as long as is needed between regions.
     pub far: bool,
+    /// What it knows of recounts.
+    pub era: Era,
 }
 
 impl PersistentState {
     /// What the founder of a cluster starts with: all. Every other host starts with [`PersistentState::default`].
     pub fn founder() -> Self {
-        Self { home: Share::WHOLE, ..Self::default() }
+        Self { home: Share::WHOLE, era: Era::first(), ..Self::default() }
     }
 
     /// What has been given away and not come to others yet.
@@ -279,6 +300,18 @@ pub struct Loans {
     pub most_borrowed: Share,
 }
 
+/// A host with shares that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostHost {
+    /// Which one.
+    pub host: HostId,
+    /// What it had when it was heard last.
+    pub home: Share,
+    /// How long its home lease may last yet, as far as this host has renewed it. None if it needs nobody for that: until it
+    /// hears that it is not counted any more.
+    pub home_lease: Option<Duration>,
+}
+
 /// What was refused or could not be done, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
@@ -306,6 +339,7 @@ pub struct Escrow {
     votes: Votes,
     absent: Absent,
     excess: Excess,
+    recount: Recount,
     /// When everything is looked at the next time.
     round: Moment,
     /// What the kernel was told: the home share, what may be used of it without end, and how many hosts have one.
@@ -323,6 +357,8 @@ impl Escrow {
         let waits = !fresh && !settings.planted(Planted::RestartNotWaited);
         let grace = clock::grace(settings.timing.longest(kept.far));
         let quiet = if waits { start.after(grace) } else { start };
+        let knows =
+            if waits { start.after(clock::grace(settings.timing.home_lease)) } else { start };
         let every = settings.timing.every.as_nanos().max(1) as u64;
         Self {
             // Hosts that start together, after a power cut for instance, do not all send at one moment.
@@ -335,6 +371,7 @@ impl Escrow {
             votes: Votes::default(),
             absent: Absent::default(),
             excess: Excess::new(start),
+            recount: Recount::new(start, knows),
             told: None,
         }
     }
@@ -405,6 +442,12 @@ impl Escrow {
         self.host.settings.majority = true;
     }
 
+    /// Takes an operator's word that a host is gone for good. What it had is given to the others as soon as that breaks no
+    /// promise.
+    pub fn forget_host(&mut self, host: HostId, how: Forget) {
+        self.recount.forget(host, how);
+    }
+
     /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
     /// has ended, and [`Outputs::left`] says when all of it has come somewhere.
     pub fn leave(&mut self, now: Moment) {
@@ -438,6 +481,7 @@ impl Escrow {
         // All of WHOLE is here (I1), and nothing that was given out of it lasts: neither by this run's books nor,
         // after `quiet`, by an earlier run's.
         home.state.home == Share::WHOLE
+            && host.home_lease == Moment(u64::MAX)
             && self.excess.homes == Share::WHOLE
             && home.state.outgoing.is_empty()
             && (now >= host.quiet || host.settings.alone)
@@ -470,9 +514,23 @@ impl Escrow {
         self.owned.count_loans(self.clock.at(now))
     }
 
-    /// How many hosts with shares are lost, as this one sees it.
-    pub fn count_lost(&self, now: Moment) -> usize {
-        self.absent.lost(self.clock.at(now), &self.host, &self.home).count()
+    /// Hosts with shares that are lost, as this one sees it.
+    pub fn lost(&self, now: Moment) -> Vec<LostHost> {
+        let now = self.clock.at(now);
+        let lost = self.absent.lost(now, &self.host, &self.home);
+        let renewed = |host: &HostId| self.host.peers.get(host).map(|peer| peer.renewed);
+        // With one or two who count, each is half of them by itself.
+        let ends = self.home.state.era.tally.hosts > 2;
+        lost.map(|(host, home)| {
+            let home_lease = ends.then(|| renewed(&host).unwrap_or_default().since(now));
+            LostHost { host, home, home_lease }
+        })
+        .collect()
+    }
+
+    /// In which era this host is, and until when it may use what is beside its floor.
+    pub fn home_lease(&self) -> (u64, Moment) {
+        (self.home.state.era.number, self.clock.host(self.host.home_lease))
     }
 
     /// What does not add up.

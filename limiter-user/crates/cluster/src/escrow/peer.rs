@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::message::Standing;
 use crate::{Moment, ViewId};
 use model::Share;
 
@@ -73,6 +74,16 @@ pub(super) struct Peer {
     pub(super) offered: Option<Share>,
     /// Whether that is in force: not while it starts or leaves.
     pub(super) delegates: bool,
+    /// Whether it is one of those who count, as far as is known.
+    pub(super) counts: bool,
+    /// Until when this host's home lease is renewed by it.
+    pub(super) renews: Moment,
+    /// Until when it may rely on its home lease by this host.
+    pub(super) renewed: Moment,
+    /// How many times all shares had been counted when its were.
+    pub(super) era: u64,
+    /// What it has told of the recount of this era.
+    pub(super) standing: Standing,
     /// Until when it may rely on what this host has delegated to it.
     pub(super) lent: Moment,
     /// Whether it is to be told which of its transfers was taken last.
@@ -136,7 +147,7 @@ impl Peer {
 
     /// Whether something that was given to or by it may still matter.
     pub(super) fn needed(&self, now: Moment, far: Duration) -> bool {
-        self.alive(now, far) || self.lent > now
+        self.alive(now, far) || self.lent.max(self.renewed) > now
     }
 
     /// Takes what it delegates until then; whether that is much more than before by the same views. Each message gives for

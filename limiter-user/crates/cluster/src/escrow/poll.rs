@@ -27,9 +27,12 @@ impl Escrow {
             self.round = self.round.min(now);
         }
         self.home.renew(&self.clock);
+        let round = now >= self.round;
+        // Before all that goes by home shares.
+        self.recount.poll(now, round, &mut self.host, &mut self.home, &mut self.absent);
+        self.host.renew_home_lease(now, round, &self.home.state.era);
         // Before words and messages: both go by the quorum leases that come of it (I10).
         self.votes.count(now, &self.host, &self.home, &self.absent);
-        let round = now >= self.round;
         let mut stale = Vec::new();
         if round {
             stale = self.held.expire(now, timing.forget);
@@ -78,7 +81,8 @@ impl Escrow {
         // waits: what it took away would lie idle.
         let home = self.home.state.home;
         let empty = home.is_none() || home == Share::WHOLE && self.host.sees_nobody();
-        out.left = self.host.leaving && empty && self.home.state.outgoing.is_empty();
+        let empty = self.host.leaving && empty && self.home.state.outgoing.is_empty();
+        out.left = empty && self.recount.lets_go(now, &self.host, &self.home);
         let due = self.host.peers.values().filter_map(|peer| peer.due).min();
         let next = [due, self.home.next(now), self.host.views.next()];
         let next = next.into_iter().flatten().fold(self.round, Moment::min);
@@ -103,7 +107,7 @@ impl Escrow {
 
     fn messages(&mut self, now: Moment, all: bool, divided: &[KeyId]) -> Vec<(HostId, Message)> {
         let floor = self.floor();
-        let Self { host, home, votes, absent, held, owned, .. } = self;
+        let Self { host, home, votes, absent, held, owned, recount, .. } = self;
         let (timing, far) = (host.settings.timing, home.state.far);
         let receivers = host.receivers(now, all, home, owned);
         if receivers.is_empty() {
@@ -130,12 +134,24 @@ impl Escrow {
         held.reports(now, all, host, floor, &mut drafts);
         let gives = host.gives(now, far);
         let views = host.views.listed();
+        let (era, standing) = (home.state.era.clone(), recount.standing(now, host, home));
         let (lent, delegation) = (home.lent(&host.settings), home.delegation(&timing));
         let mut messages = Vec::with_capacity(drafts.len());
         for Draft { to, mut message, .. } in drafts {
             let member = host.views.present().has(to);
             message.transfers = home.transfers(now, to);
             let Some(peer) = host.peers.get_mut(&to) else { continue };
+            (message.era, message.counts) = (era.number, era.counts);
+            // One that is not heard may be a copy of what it was in an earlier era.
+            let knows = peer.era == era.number && peer.alive(now, delegation);
+            message.tally = (!knows).then_some(era.tally);
+            (message.standing, message.ask) = (standing, recount.ask(to));
+            // Who is counted renews the home leases of those alone who are counted with it.
+            let with = era.counted.is_none_or(|counted| peer.standing.counted == counted);
+            let renewed = peer.lease(now, timing.home_lease);
+            let renewed = renewed.filter(|_| era.counts && with && peer.era == era.number);
+            message.renews = renewed.is_some();
+            peer.renewed = peer.renewed.max(renewed.unwrap_or_default());
             let lease = peer.lease(now, delegation);
             // Who does not hear this host cannot use what it gives.
             let hears = peer.hears(now, delegation);

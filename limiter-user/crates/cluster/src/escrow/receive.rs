@@ -4,19 +4,32 @@ use crate::{HostId, Message, Moment};
 
 use super::clock::usable;
 use super::pools::floor_beside;
-use super::{Escrow, Planted};
+use super::{Escrow, Planted, Urgency};
 
 impl Escrow {
     /// Takes a message of another host.
     pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
         let now = self.clock.advance(now);
-        let Self { host, home, absent, held, owned, .. } = self;
+        let Self { host, home, absent, held, owned, recount, .. } = self;
         // Another host with this one's name: its shares must not enter the books as a peer's.
         if from == host.settings.me {
             return;
         }
         let heard = host.handle_message(now, self.clock.start, from, message);
         let Some((latest, echo)) = heard else { return };
+        if let Some(tally) = message.tally.filter(|_| message.era > home.state.era.number) {
+            home.begin_era(message.era, tally, host.settings.me);
+            recount.begin_era();
+            absent.begin_era();
+            host.begin_era(now);
+        }
+        // Of another era, the shares that it tells of may be no more; it is told of this one, or tells of its own.
+        if message.era != home.state.era.number {
+            host.send_soon(now, from, Urgency::Now);
+            return;
+        }
+        host.take_renewal(latest, echo, from, message);
+        recount.hear(now, from, message, host, home);
         if message.far {
             // What it gives may last so long.
             home.go_far();

@@ -13,7 +13,8 @@ pub(super) fn ring(byte: u8) -> KeyRing {
 
 pub(super) fn identity(name: &str, port: u16, second: u64) -> Identity {
     let epoch = Epoch::starting(None, second, u32::from(port) + second as u32);
-    Identity::new(name, "default", ([192, 0, 2, 1], port).into(), epoch, 100)
+    let host = HostId(siphasher::sip::SipHasher24::new().hash(name.as_bytes()));
+    Identity::new(host, name, "default", ([192, 0, 2, 1], port).into(), epoch, 100)
 }
 
 /// What tests look at in parts of it.

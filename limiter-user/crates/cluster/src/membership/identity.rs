@@ -35,14 +35,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A host that starts and keeps no ledger, as in a simulation: a hash of its name stands for that.
-    pub fn new(name: &str, region: &str, address: SocketAddr, epoch: Epoch, weight: u32) -> Self {
-        let host = HostId(SipHasher24::new().hash(name.as_bytes()));
-        Self::of_ledger(host, name, region, address, epoch, weight)
-    }
-
     /// A host that starts with the ledger `host`. Names are cut to what may be sent of them.
-    pub fn of_ledger(
+    pub fn new(
         host: HostId,
         name: &str,
         region: &str,
@@ -115,7 +109,7 @@ impl Identity {
         if !usable {
             return Err(Malformed);
         }
-        Ok(Self { renewal, ..Self::of_ledger(host, name, region, address, epoch, weight) })
+        Ok(Self { renewal, ..Self::new(host, name, region, address, epoch, weight) })
     }
 
     /// A number that stands for all of it.
@@ -189,7 +183,8 @@ pub(crate) mod tests {
 
     pub(crate) fn identity(name: &str, port: u16, second: u64) -> Identity {
         let epoch = Epoch::starting(None, second, 1);
-        Identity::new(name, "default", ([192, 0, 2, 1], port).into(), epoch, 100)
+        let host = HostId(SipHasher24::new().hash(name.as_bytes()));
+        Identity::new(host, name, "default", ([192, 0, 2, 1], port).into(), epoch, 100)
     }
 
     #[test]
@@ -242,7 +237,7 @@ pub(crate) mod tests {
             prop_assume!(!ip.is_unspecified() && !ip.is_multicast() && epoch as u32 != 0);
             let (host, address) = (HostId(host), (ip, port).into());
             let made =
-                Identity::of_ledger(host, &name, &region, address, Epoch(epoch), weight);
+                Identity::new(host, &name, &region, address, Epoch(epoch), weight);
             let made = Identity { renewal, ..made };
             let mut bytes = Vec::new();
             made.write(&mut bytes);

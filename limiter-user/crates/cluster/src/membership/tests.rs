@@ -6,7 +6,14 @@ use crate::wire::Epoch;
 fn identity(number: u8) -> Identity {
     let epoch = Epoch::starting(None, 1, u32::from(number) + 1);
     let address = ([10, 0, 0, number], 7946).into();
-    Identity::new(&format!("host-{number}"), "default", address, epoch, 100)
+    Identity::new(
+        HostId(u64::from(number) + 1),
+        &format!("host-{number}"),
+        "default",
+        address,
+        epoch,
+        100,
+    )
 }
 
 /// Lets all hosts talk for a while, in steps of ten milliseconds.
@@ -63,7 +70,7 @@ fn a_machine_that_is_installed_anew_takes_the_place_of_its_former_self() {
     let former = identity(1);
     let anew = |address| {
         let epoch = Epoch::starting(None, 1, 100);
-        Identity::of_ledger(HostId(9), former.name(), "default", address, epoch, 100)
+        Identity::new(HostId(9), former.name(), "default", address, epoch, 100)
     };
     hosts[1] = Membership::new(now, anew(former.address), 7);
     hosts[1].add_peer(now, identity(0));

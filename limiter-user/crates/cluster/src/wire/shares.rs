@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::bytes::{Malformed, Reader, put_number};
 use super::float;
-use crate::message::{Grant, Loan, Report, Transfer, Vote};
+use crate::message::{Ask, Attempt, Grant, Loan, Report, Standing, Step, Tally, Transfer, Vote};
 use crate::{HostId, KeyId, Message, Moment, ViewId};
 use model::Share;
 
@@ -20,6 +20,8 @@ const DELEGATED: u8 = 2;
 const GRANTED: u8 = 4;
 const MAJORITY: u8 = 8;
 const FAR: u8 = 16;
+const COUNTS: u8 = 32;
+const RENEWS: u8 = 64;
 
 const REPORTS: u8 = 1;
 const GRANTS: u8 = 2;
@@ -32,6 +34,9 @@ const ASKS: u8 = 7;
 /// Asks of keys whose limit a majority decides about.
 const ASKS_MAJORITY: u8 = 8;
 const LOANS: u8 = 9;
+const TALLY: u8 = 10;
+const STANDING: u8 = 11;
+const ASK: u8 = 12;
 
 /// Appends what of `message` there is to say to parts of at most `longest` bytes, which has to be at
 /// least 400.
@@ -85,13 +90,59 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     for number in &message.received {
         parts.item(RECEIVED, |to| put_number(to, *number));
     }
+    if let Some(tally) = &message.tally {
+        parts.item(TALLY, |to| put_tally(to, tally));
+    }
+    if let Some(standing) = &message.standing {
+        parts.item(STANDING, |to| put_standing(to, standing));
+    }
+    if let Some(Ask { attempt, step }) = &message.ask {
+        parts.item(ASK, |to| {
+            put_attempt(to, *attempt);
+            to.push(match step {
+                Step::Promise => 0,
+                Step::Count => 1,
+                Step::Accept(_) => 2,
+                Step::Release => 3,
+            });
+            if let Step::Accept(tally) = step {
+                put_tally(to, tally);
+            }
+        });
+    }
     parts.finish()
+}
+
+fn put_attempt(to: &mut Vec<u8>, attempt: Attempt) {
+    put_number(to, attempt.number);
+    to.extend(attempt.by.0.to_be_bytes());
+}
+
+fn put_tally(to: &mut Vec<u8>, tally: &Tally) {
+    put_attempt(to, tally.counted);
+    put_number(to, tally.hosts.into());
+    put_number(to, tally.lacking.units());
+}
+
+fn put_standing(to: &mut Vec<u8>, standing: &Standing) {
+    to.push(standing.accepted.is_some().into());
+    put_attempt(to, standing.promised);
+    put_attempt(to, standing.counted);
+    if let Some((attempt, tally)) = &standing.accepted {
+        put_attempt(to, *attempt);
+        put_tally(to, tally);
+    }
+    put_attempt(to, standing.released);
+    put_number(to, standing.home.units());
+    // No set has the sum 0.
+    to.extend(standing.renewed.unwrap_or(0).to_be_bytes());
 }
 
 /// What every part begins with.
 fn head(message: &Message, lowest: u32) -> Vec<u8> {
     let mut to = vec![0];
     to.extend(message.sent.0.to_be_bytes());
+    put_number(&mut to, message.era);
     if let Some(echo) = message.echo {
         to[0] |= ECHO;
         to.extend(echo.0.to_be_bytes());
@@ -111,6 +162,8 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
         put_number(&mut to, milliseconds(message.majority_for));
     }
     to[0] |= if message.far { FAR } else { 0 };
+    to[0] |= if message.counts { COUNTS } else { 0 };
+    to[0] |= if message.renews { RENEWS } else { 0 };
     let views = if told { &message.views[..] } else { &[] };
     to.push(views.len() as u8);
     to.extend(views.iter().flat_map(|view| view.0.to_be_bytes()));
@@ -180,11 +233,12 @@ pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut from = Reader::new(bytes);
     let flags = from.u8()?;
     // An unknown flag may stand for a field: nothing behind it could be told apart.
-    if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY | FAR) != 0 {
+    if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY | FAR | COUNTS | RENEWS) != 0 {
         return Err(Malformed);
     }
-    let far = flags & FAR != 0;
-    let mut message = Message { sent: Moment(from.u64()?), far, ..Message::default() };
+    let (far, counts, renews) = (flags & FAR != 0, flags & COUNTS != 0, flags & RENEWS != 0);
+    let (sent, era) = (Moment(from.u64()?), from.number()?);
+    let mut message = Message { sent, era, far, counts, renews, ..Message::default() };
     if flags & ECHO != 0 {
         message.echo = Some(Moment(from.u64()?));
     }
@@ -246,6 +300,9 @@ fn item(
             message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) });
         }
         RECEIVED => message.received.push(from.number()?),
+        TALLY => message.tally = Some(tally(from)?),
+        STANDING => message.standing = Some(standing(from)?),
+        ASK => message.ask = Some(ask(from)?),
         // How long items of an unknown kind are nobody knows: the rest cannot be read.
         _ => return Err(Malformed),
     }
@@ -255,6 +312,36 @@ fn item(
 fn report(from: &mut Reader<'_>, majority: bool) -> Result<Report, Malformed> {
     let (key, demand) = (KeyId::from_bytes(from.array()?), float::read(from.u16()?));
     Ok(Report { key, demand, in_use: from.small()?, majority })
+}
+
+fn attempt(from: &mut Reader<'_>) -> Result<Attempt, Malformed> {
+    Ok(Attempt { number: from.number()?, by: HostId(from.u64()?) })
+}
+
+fn tally(from: &mut Reader<'_>) -> Result<Tally, Malformed> {
+    let (counted, hosts) = (attempt(from)?, from.small()?);
+    Ok(Tally { counted, hosts, lacking: Share::from_units(from.number()?) })
+}
+
+fn standing(from: &mut Reader<'_>) -> Result<Standing, Malformed> {
+    let accepts = from.u8()? != 0;
+    let (promised, counted) = (attempt(from)?, attempt(from)?);
+    let accepted = if accepts { Some((attempt(from)?, tally(from)?)) } else { None };
+    let (released, home) = (attempt(from)?, Share::from_units(from.number()?));
+    let renewed = Some(from.u64()?).filter(|sum| *sum != 0);
+    Ok(Standing { promised, counted, accepted, released, home, renewed })
+}
+
+fn ask(from: &mut Reader<'_>) -> Result<Ask, Malformed> {
+    let attempt = attempt(from)?;
+    let step = match from.u8()? {
+        0 => Step::Promise,
+        1 => Step::Count,
+        2 => Step::Accept(tally(from)?),
+        3 => Step::Release,
+        _ => return Err(Malformed),
+    };
+    Ok(Ask { attempt, step })
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ impl Auditor {
         let allowed = self.limits.iter().map(|(limit, known)| (*limit, known.allowed)).collect();
         let now = monotonic();
         let found = self.audit.judge(now, &allowed);
-        let lost = u32::try_from(self.cluster.shares.borrow().lost).unwrap_or(u32::MAX);
+        let lost = u32::try_from(self.cluster.shares.borrow().lost.len()).unwrap_or(u32::MAX);
         // Each of them may be on a side of its own.
         let sides = self.lost.most(now, lost).saturating_add(1);
         // Limits that nobody uses any more make room.

@@ -7,6 +7,7 @@
 mod audit;
 mod core_worker;
 mod demand;
+mod forget;
 mod host;
 mod init;
 mod key;
@@ -49,6 +50,7 @@ use crate::handle::CoreHandle;
 use api::OverageReport;
 use api::error::{Failure, exit};
 use cluster::agreement::Agreement;
+use cluster::escrow::LostHost;
 use cluster::link::{ClusterId, Settings};
 use cluster::membership::Identity;
 use cluster::wire::{Epoch, Topic};
@@ -93,7 +95,7 @@ impl Cluster {
     /// Asks the share loop for something, which answers when that is durable.
     async fn order<T>(
         &self,
-        order: fn(oneshot::Sender<T>) -> share_loop::Input,
+        order: impl FnOnce(oneshot::Sender<T>) -> share_loop::Input,
     ) -> Result<oneshot::Receiver<T>, Failure> {
         let (done, answer) = oneshot::channel();
         self.orders.send(order(done)).await.map_err(ended)?;
@@ -129,8 +131,12 @@ pub struct ShareReport {
     pub regions: BTreeMap<String, RegionShares>,
     /// Home shares that no host has which is there, for a while.
     pub missing: Share,
-    /// Hosts with shares that are lost, as this one sees it.
-    pub lost: usize,
+    /// Hosts with shares that are lost, as this one sees it, and their names where it has heard them.
+    pub lost: Vec<(LostHost, Option<String>)>,
+    /// How many times the shares of all hosts have been counted.
+    pub era: u64,
+    /// Whether it has not heard from so many others lately that it uses its floor alone.
+    pub cut_off: bool,
     /// Whether another host has this one's ledger and has run for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
     /// Whether this host has handed over all its shares.
@@ -218,7 +224,7 @@ impl Prepared {
         // Zero stands for no cluster in frames, and for no ledger.
         kept.begin(epoch, HostId(random()?.max(1)), ClusterId(random()?.max(1)))?;
         let (host, region) = (kept.host(), &config.region);
-        let me = Identity::of_ledger(host, &name, region, listen, epoch, config.weight);
+        let me = Identity::new(host, &name, region, listen, epoch, config.weight);
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
         let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
         let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };

@@ -43,16 +43,23 @@ fn addresses(members: &Members, seeds: &[Seed], me: SocketAddr) -> BTreeSet<IpAd
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cluster::HostId;
     use cluster::membership::Identity;
     use cluster::wire::Epoch;
 
     #[test]
     fn members_and_seeds_are_peers_and_this_host_is_not() {
         let epoch = Epoch::starting(None, 1, 2);
-        let member = |last| {
+        let member = |last: u8| {
             let name = format!("host-{last}");
-            let member =
-                Identity::new(&name, "default", ([192, 0, 2, last], 7700).into(), epoch, 100);
+            let member = Identity::new(
+                HostId(last.into()),
+                &name,
+                "default",
+                ([192, 0, 2, last], 7700).into(),
+                epoch,
+                100,
+            );
             (member.host(), member)
         };
         let members = Members::from([member(1), member(2)]);

@@ -6,7 +6,7 @@
 //! they end by themselves, and what they are raised by another host has given up, which keeps it as on its way until it
 //! hears that it was taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::sources::{Bounds, Demand, Observation, Sources};
 use super::{MAX_WAITING, RegionShares, ShareReport};
 use crate::{CoreHandle, Shares};
 use api::error::{Failure, exit};
-use cluster::escrow::{self, Escrow, Outputs};
+use cluster::escrow::{self, Escrow, Forget, LostHost, Outputs};
 use cluster::link::{ClusterId, Step};
 use cluster::membership::Identity;
 use cluster::{HostId, KeyId, Message, Moment};
@@ -73,6 +73,8 @@ pub(super) enum Input {
     Init(oneshot::Sender<Result<ClusterId, Failure>>),
     /// Hand everything over, and tell when that is done: whether the cluster is no more.
     Leave(oneshot::Sender<bool>),
+    /// The operator says that a host is gone for good.
+    Forget(HostId, Forget, oneshot::Sender<()>),
     /// End.
     End,
 }
@@ -157,6 +159,10 @@ struct ShareLoop {
     leaving: Option<oneshot::Sender<bool>>,
     /// Since when home shares are with no host that is there.
     idle: Option<Moment>,
+    /// When this loop began.
+    began: Moment,
+    /// What hosts are called that are there or lost.
+    names: BTreeMap<HostId, String>,
 }
 
 impl ShareLoop {
@@ -183,6 +189,8 @@ impl ShareLoop {
             partitions: Partitions::default(),
             leaving: None,
             idle: None,
+            began: now,
+            names: BTreeMap::new(),
         }
     }
 
@@ -268,6 +276,10 @@ impl ShareLoop {
                         // The answer comes when all is handed over and durable, see `carry_out`.
                         // The caller has its own timeout.
                         self.leaving = Some(done);
+                    }
+                    Input::Forget(host, how, done) => {
+                        self.escrow.forget_host(host, how);
+                        let _ = done.send(());
                     }
                     Input::End => return Ok(()),
                 }
@@ -501,6 +513,15 @@ impl ShareLoop {
         if now.since(since) >= IDLE { missing } else { Share::NONE }
     }
 
+    /// Remembers what members are called, for as long as they are there or lost.
+    fn learn_names(&mut self, now: Moment) {
+        let members = self.host.link.members.borrow();
+        let lost: BTreeSet<HostId> = self.escrow.lost(now).iter().map(|it| it.host).collect();
+        self.names.retain(|host, _| lost.contains(host));
+        let present = members.iter().map(|(host, member)| (*host, member.name().to_owned()));
+        self.names.extend(present);
+    }
+
     fn report(&mut self) {
         // An order is lost where too many wait.
         if let Some(id) = self.host.kept.cluster()
@@ -515,7 +536,14 @@ impl ShareLoop {
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
         let regions = self.regions();
         let missing = self.missing(&regions);
-        let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(monotonic()));
+        let now = monotonic();
+        self.learn_names(now);
+        let name = |lost: LostHost| (lost, self.names.get(&lost.host).cloned());
+        let lost = self.escrow.lost(now).into_iter().map(name).collect();
+        let (era, until) = self.escrow.home_lease();
+        let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(now));
+        // A start takes a moment, and who has nothing needs none.
+        let cut_off = !kept.home.is_none() && until <= now && now >= self.began.after(IDLE);
         self.tell.send_replace(ShareReport {
             home: kept.home,
             on_the_way: kept.on_the_way(),
@@ -527,7 +555,9 @@ impl ShareLoop {
             loans: [loans.borrowed, loans.lent],
             regions,
             missing,
-            lost: self.escrow.count_lost(monotonic()),
+            lost,
+            era,
+            cut_off,
             refused: self.host.refused,
             left: self.host.left,
             doubts: self.escrow.doubts(),

@@ -18,9 +18,8 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
 use api::error::{Failure, exit};
-use cluster::escrow::PersistentState;
+use cluster::escrow::{Era, PersistentState};
 use cluster::link::{Bootstrap, ClusterId};
-use cluster::message::Transfer;
 use cluster::wire::Epoch;
 use cluster::{HostId, Moment};
 use model::Share;
@@ -63,16 +62,7 @@ struct State {
     proposal: u64,
     /// The proposal that it votes for.
     vote: Option<ClusterId>,
-    home: u64,
-    /// The number of the last transfer.
-    last_transfer: u64,
-    /// To whom, number, share.
-    outgoing: Vec<(u64, u64, u64)>,
-    /// From whom, number.
-    incoming: Vec<(u64, u64)>,
-    clock: u64,
-    /// Whether this host gives for as long as is needed between regions.
-    far: bool,
+    shares: PersistentState,
 }
 
 impl State {
@@ -94,31 +84,6 @@ impl State {
         // A host with a cluster has no vote. A stale one could found a second cluster after it
         // leaves.
         (self.lost, self.vote) = (false, None);
-    }
-
-    fn shares(&self) -> PersistentState {
-        let transfer = |&(to, number, share): &(u64, u64, u64)| {
-            (HostId(to), Transfer { number, share: Share::from_units(share) })
-        };
-        PersistentState {
-            // More than the whole cannot be right, and the kernel would admit it.
-            home: Share::from_units(self.home).min(Share::WHOLE),
-            last_transfer: self.last_transfer,
-            outgoing: self.outgoing.iter().map(transfer).collect(),
-            incoming: self.incoming.iter().map(|&(from, number)| (HostId(from), number)).collect(),
-            clock: Moment(self.clock),
-            far: self.far,
-        }
-    }
-
-    fn set_shares(&mut self, kept: &PersistentState) {
-        let outgoing = kept.outgoing.iter();
-        self.home = kept.home.units();
-        self.last_transfer = kept.last_transfer;
-        self.outgoing = outgoing.map(|(to, t)| (to.0, t.number, t.share.units())).collect();
-        self.incoming = kept.incoming.iter().map(|(from, number)| (from.0, *number)).collect();
-        self.clock = kept.clock.0;
-        self.far = kept.far;
     }
 }
 
@@ -159,7 +124,8 @@ impl StateFile {
             // hear this host. A clock that is kept goes ahead of the wall clock by an hour a start at most. The upper
             // half of an epoch is the start in seconds. Shifted back, one second is worth 4.3 s in nanoseconds, so
             // later starts lie beyond.
-            state.clock = state.clock.max(epoch.0 >> 32 << 32);
+            let clock = &mut state.shares.clock;
+            *clock = (*clock).max(Moment(epoch.0 >> 32 << 32));
         }
         // Stored before the first frame: an epoch that is used twice would repeat nonces under the
         // same key.
@@ -197,7 +163,7 @@ impl StateFile {
 
     /// Its shares.
     pub(super) fn shares(&self) -> PersistentState {
-        self.state.shares()
+        self.state.shares.clone()
     }
 
     /// Keeps that this host belongs to a cluster.
@@ -215,10 +181,9 @@ impl StateFile {
     pub(super) fn found(&mut self, cluster: ClusterId) -> Result<(), Failure> {
         self.change(|state| {
             state.belong(cluster);
-            state.home = Share::WHOLE.units();
             // Nobody has heard of it: it need not wait for what it has given and taken before.
-            state.clock = 0;
-            state.incoming.clear();
+            let last_transfer = state.shares.last_transfer;
+            state.shares = PersistentState { last_transfer, ..PersistentState::founder() };
         })
     }
 
@@ -233,8 +198,7 @@ impl StateFile {
     /// What is to be written so that these shares are kept; nothing if they are. Until it is written, nothing else may
     /// be.
     pub(super) fn with_shares(&self, shares: &PersistentState) -> Option<Unwritten> {
-        let mut state = self.state.clone();
-        state.set_shares(shares);
+        let state = State { shares: shares.clone(), ..self.state.clone() };
         let path = self.path.clone();
         // The escrow asks often. A write with `fsync` for nothing would hold back messages for the
         // disk's time.
@@ -258,7 +222,11 @@ impl StateFile {
         if !shares.outgoing.is_empty() || !(whole || shares.home.is_none()) {
             return Ok(false);
         }
-        self.change(|state| (state.cluster, state.home) = (None, 0))?;
+        self.change(|state| {
+            state.cluster = None;
+            // Another cluster has other eras.
+            (state.shares.home, state.shares.era) = (Share::NONE, Era::default());
+        })?;
         Ok(whole)
     }
 
@@ -299,7 +267,8 @@ impl Unwritten {
 /// The home share that the host keeps in the state directory: the most that is surely its
 /// own before it has joined the others.
 pub(super) fn home(directory: &Path) -> Result<Share, Failure> {
-    Ok(read(&directory.join(FILE))?.shares().home)
+    // More than the whole cannot be right, and the kernel would admit it.
+    Ok(read(&directory.join(FILE))?.shares.home.min(Share::WHOLE))
 }
 
 fn write(path: &Path, state: &State) -> Result<(), Failure> {
@@ -355,6 +324,8 @@ fn read(path: &Path) -> Result<State, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use cluster::message::{Attempt, Tally, Transfer};
+
     use super::*;
 
     fn epoch(second: u64) -> Epoch {
@@ -397,6 +368,19 @@ mod tests {
             incoming: [(HostId(2), 3)].into(),
             clock: Moment(u64::MAX),
             far: true,
+            era: Era {
+                number: 3,
+                counts: true,
+                tally: Tally {
+                    counted: Attempt { number: 2, by: HostId(5) },
+                    hosts: 3,
+                    lacking: Share::NONE,
+                },
+                promised: Attempt { number: 1, by: HostId(u64::MAX) },
+                counted: Some(Attempt { number: 1, by: HostId(u64::MAX) }),
+                accepted: Some((Attempt::NONE, Tally::default())),
+                released: Attempt { number: 1, by: HostId(7) },
+            },
         };
         file.keep(&kept).unwrap();
         assert_eq!(super::home(home.path()).unwrap(), kept.home);

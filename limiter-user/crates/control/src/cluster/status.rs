@@ -16,6 +16,7 @@ use crate::rules::{Concern, Fleet};
 use api::ClusterStatus;
 use cluster::agreement::Agreement;
 use cluster::config;
+use cluster::escrow::LostHost;
 use cluster::link::{Bootstrap, ClusterId, Others};
 use cluster::membership::{Identity, Members};
 use cluster::wire::{Counts, Rejected, Rejection};
@@ -158,11 +159,18 @@ impl Fleet for View {
         }
         if shares.missing > MIN_HOME {
             let text = format!(
-                "{:.1} % of each limit of the cluster lies idle, with no host that is there: a host is down, has lost its \
-                 state directory, or went without `limiter cluster leave`",
-                100.0 * shares.missing.part()
+                "{:.1} % of each limit of the cluster lies idle, with no host that is there{}: a host is down, has lost its \
+                 state directory, or went without `limiter cluster leave`; the others get it after ten minutes, and at \
+                 once by `limiter cluster forget NAME --now`",
+                100.0 * shares.missing.part(),
+                lost_names(&shares.lost)
             );
             note(false, text);
+        }
+        if shares.cut_off {
+            let text = "this host hears less than half of the hosts of its cluster, and has its floor of each limit alone: \
+                        mend the network between them, or use `limiter cluster forget NAME --now` for those that are off";
+            note(true, text.to_owned());
         }
         // Degraded although this host works: both clusters together admit twice the limit.
         let differ = link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others));
@@ -208,6 +216,12 @@ impl Fleet for View {
         }
         concerns
     }
+}
+
+/// What lost hosts are called, in brackets.
+fn lost_names(lost: &[(LostHost, Option<String>)]) -> String {
+    let names: Vec<&str> = lost.iter().filter_map(|(_, name)| name.as_deref()).collect();
+    if names.is_empty() { String::new() } else { format!(" (lost: {})", names.join(", ")) }
 }
 
 /// That two hosts have one ledger.
@@ -382,7 +396,8 @@ mod tests {
     #[test]
     fn a_seed_is_silent_where_it_was_found_and_no_member_is() {
         let epoch = Epoch::starting(None, 1, 2);
-        let member = Identity::new("a", "default", ([192, 0, 2, 1], 7700).into(), epoch, 100);
+        let member =
+            Identity::new(HostId(1), "a", "default", ([192, 0, 2, 1], 7700).into(), epoch, 100);
         let members = Members::from([(member.host(), member)]);
         let mut seed = Seed::new("name:7700");
         let mut others = Others::new();
@@ -401,7 +416,7 @@ mod tests {
         let epoch = Epoch::starting(None, 1, 2);
         let member = |host: u64, name: &str| {
             let at = ([192, 0, 2, host as u8], 7700).into();
-            (HostId(host), Identity::of_ledger(HostId(host), name, "default", at, epoch, 100))
+            (HostId(host), Identity::new(HostId(host), name, "default", at, epoch, 100))
         };
         let members = Members::from([member(1, "a"), member(2, "b"), member(3, "a")]);
         let told: Vec<_> = namesakes(&members).collect();
@@ -414,7 +429,14 @@ mod tests {
     fn other(name: &str, last: u8, expect: u32, cluster: Option<u64>) -> Other {
         let at = ([192, 0, 2, last], 7700).into();
         Other {
-            identity: Identity::new(name, "default", at, Epoch::starting(None, 1, 2), 100),
+            identity: Identity::new(
+                HostId(last.into()),
+                name,
+                "default",
+                at,
+                Epoch::starting(None, 1, 2),
+                100,
+            ),
             cluster: cluster.map(ClusterId),
             bootstrap: Bootstrap { expect, proposal: ClusterId(1), vote: None },
             agreement: Agreement::new((32, 56)),

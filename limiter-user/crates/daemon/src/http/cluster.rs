@@ -8,12 +8,13 @@ use axum::extract::{Path, Query, State};
 
 use super::answer::{Answer, Parsed, Refusal, conflict};
 use super::top::{check_count, not_summed};
+use ::cluster::escrow::Forget;
 use ::cluster::queries::MAX_PLACES;
 use api::error::{Failure, exit};
-use api::requests::{GroupsQuery, LeaveQuery, TopQuery};
+use api::requests::{ForgetHost, GroupsQuery, LeaveQuery, TopQuery};
 use api::{
-    ClusterDistinctReport, ClusterFounded, ClusterGroupsReport, ClusterLeft, ClusterSourceReport,
-    ClusterTopReport, KeysReport, PeersReport,
+    ClusterDistinctReport, ClusterForgotten, ClusterFounded, ClusterGroupsReport, ClusterLeft,
+    ClusterSourceReport, ClusterTopReport, KeysReport, PeersReport,
 };
 use control::Host;
 use control::cluster::{Cluster, views};
@@ -54,6 +55,15 @@ pub(super) async fn leave(
     // Bounded here as well: others than our own client may ask.
     let timeout = Duration::from_secs(seconds.clamp(1, LeaveQuery::MAX));
     to_change(&host).await?.leave(timeout).await.map(Json).map_err(conflict)
+}
+
+pub(super) async fn forget(
+    State(host): State<Host>,
+    Parsed(Json(ForgetHost { name, now, dry_run })): Parsed<Json<ForgetHost>>,
+) -> Answer<ClusterForgotten> {
+    let how = if now { Forget::Now } else { Forget::AfterLease };
+    let cluster = to_change(&host).await?;
+    cluster.forget(&name, how, dry_run).await.map(Json).map_err(conflict)
 }
 
 pub(super) async fn keys(State(host): State<Host>) -> Answer<KeysReport> {

@@ -146,7 +146,7 @@ impl Scheme for Baseline {
         actions
     }
 
-    fn restart(&mut self, now: Moment, _: PersistentState) {
+    fn restart(&mut self, now: Moment, _: HostId, _: PersistentState) {
         let others = std::mem::take(&mut self.others);
         // It keeps nothing on a disk: its counts start anew, which others tell by their going back.
         *self = Self { others, ..Self::new(self.kind, Birth { now, ..self.birth }) };
@@ -171,6 +171,7 @@ mod tests {
             one_of: 2,
             seed: 0,
             policy: Partition::default(),
+            home_lease: Duration::from_secs(600),
             now: Moment(0),
         };
         let member = Member { weight: 1, region: birth.region };

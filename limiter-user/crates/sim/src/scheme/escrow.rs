@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Actions, Birth, Disk, Payload, Sample, Scheme};
-use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
+use cluster::escrow::{Era, Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
 use cluster::wire::{Content, Packet};
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
@@ -67,12 +67,18 @@ impl Ledger {
 impl EscrowHost {
     /// A host, with a fault if one is to be found.
     pub(in super::super) fn new(birth: Birth, planted: Option<Planted>) -> Self {
-        let Birth { me, weight, region, one_of, seed, policy, now, .. } = birth;
+        let Birth { me, weight, region, one_of, seed, policy, home_lease, now, .. } = birth;
         let majority = policy == Partition::MajorityReclaim;
-        let settings = Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
+        let mut settings =
+            Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
+        settings.timing.home_lease = home_lease;
         // The beginning as if it had been founded long ago: what founding does is another scenario's business.
-        let durable =
-            PersistentState { home: Share::WHOLE.times(1, one_of), ..PersistentState::default() };
+        let home = Share::WHOLE.times(1, one_of);
+        let mut durable = PersistentState { home, ..PersistentState::default() };
+        if one_of > 0 {
+            durable.era = Era::first();
+            durable.era.tally.hosts = one_of as u32;
+        }
         Self {
             escrow: Escrow::new(settings.clone(), durable.clone(), now),
             settings,
@@ -154,7 +160,8 @@ impl Scheme for EscrowHost {
         self.ledger.durable.clone()
     }
 
-    fn restart(&mut self, now: Moment, kept: PersistentState) {
+    fn restart(&mut self, now: Moment, me: HostId, kept: PersistentState) {
+        self.settings.me = me;
         self.forgotten.clear();
         self.messages.clear();
         self.floors = (Share::WHOLE, None);

@@ -154,6 +154,8 @@ pub(super) struct Birth {
     pub(super) seed: u64,
     /// What is done with the shares of hosts that are lost.
     pub(super) policy: Partition,
+    /// How long home leases last.
+    pub(super) home_lease: Duration,
     pub(super) now: Moment,
 }
 
@@ -184,8 +186,8 @@ pub(super) trait Scheme: Clone {
     fn kept(&self) -> PersistentState {
         PersistentState::default()
     }
-    /// The daemon was killed and starts with this on its disk.
-    fn restart(&mut self, now: Moment, kept: PersistentState);
+    /// The daemon was killed and starts with this on its disk, as `me`: another host if it was lost.
+    fn restart(&mut self, now: Moment, me: HostId, kept: PersistentState);
     /// From now on the disk is so.
     fn set_disk(&mut self, _: Disk) {}
     /// From now on limits have this policy.

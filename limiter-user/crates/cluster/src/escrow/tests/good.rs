@@ -310,7 +310,7 @@ fn without_a_majority_there_are_floors_alone() {
 fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     let mut world = settled(3, 9, GOOD);
     world.leave(1);
-    world.run(3_000);
+    world.run(6_000);
     assert!(world.hosts[1].left);
     assert_eq!(world.hosts[1].escrow.as_ref().unwrap().kept().home, Share::NONE);
     world.hosts[1].escrow = None;

@@ -3,6 +3,7 @@
 mod copies;
 mod good;
 mod lies;
+mod recount;
 mod regions;
 mod scale;
 mod world;

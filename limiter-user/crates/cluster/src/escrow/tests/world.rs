@@ -82,6 +82,10 @@ impl Host {
     pub(super) fn home(&self) -> Share {
         self.disk.home
     }
+
+    pub(super) fn disk(&self) -> &PersistentState {
+        &self.disk
+    }
 }
 
 /// All of it.
@@ -101,6 +105,8 @@ pub(super) struct World {
     pub(super) cut: BTreeSet<(usize, usize)>,
     /// Hosts that tell others this in the place of their demand.
     pub(super) lies: BTreeMap<usize, Share>,
+    /// How long home leases last, if not as usual.
+    pub(super) home_lease: Option<Duration>,
     /// The key whose limit stays available.
     pub(super) available: Option<KeyId>,
     /// The key whose limit a majority decides about.
@@ -153,6 +159,7 @@ impl World {
             sent: 0,
             cut: BTreeSet::new(),
             lies: BTreeMap::new(),
+            home_lease: None,
             available: None,
             majority: None,
             excused: false,
@@ -210,6 +217,7 @@ impl World {
         settings.region = host.region;
         settings.planted = self.planted;
         settings.majority = self.majority.is_some();
+        settings.timing.home_lease = self.home_lease.unwrap_or(settings.timing.home_lease);
         let mut escrow = Escrow::new(settings, host.disk.clone(), now);
         escrow.set_members(now, &host.members);
         host.next = now;
@@ -218,6 +226,13 @@ impl World {
         host.held_up = None;
         host.paused = 0;
         host.left = false;
+    }
+
+    /// An operator tells all hosts that one is gone for good.
+    pub(super) fn forget_host(&mut self, lost: HostId, how: Forget) {
+        for escrow in self.hosts.iter_mut().filter_map(|host| host.escrow.as_mut()) {
+            escrow.forget_host(lost, how);
+        }
     }
 
     /// Kills a daemon, maybe in the middle of something, or the whole machine, whose clock starts again.
@@ -235,6 +250,14 @@ impl World {
             host.since = self.now;
             host.offset = boots;
         }
+    }
+
+    /// A host loses its disk, and is another one from then on.
+    pub(super) fn lose(&mut self, at: usize) {
+        let id = HostId(self.random.next());
+        let host = &mut self.hosts[at];
+        (host.escrow, host.held_up) = (None, None);
+        (host.id, host.disk) = (id, PersistentState::default());
     }
 
     /// What a host has kept, to be put back later.
@@ -342,10 +365,12 @@ impl World {
         (0..self.hosts.len()).map(of).sum()
     }
 
-    /// All home shares and what is on its way.
+    /// All home shares and what is on its way, of the latest era: what is of an earlier one is nobody's.
     pub(super) fn shares(&self) -> Share {
         let mut sum = Share::NONE;
-        for host in &self.hosts {
+        let eras = self.hosts.iter().map(|host| host.disk.era.number);
+        let latest = eras.max().unwrap_or_default();
+        for host in self.hosts.iter().filter(|host| host.disk.era.number == latest) {
             sum += host.disk.home;
             for (to, transfer) in &host.disk.outgoing {
                 let to = self.hosts.iter().find(|host| host.id == *to);
@@ -421,6 +446,9 @@ impl World {
             transfers: Vec::new(),
             received: Vec::new(),
             votes: Vec::new(),
+            tally: None,
+            standing: None,
+            ask: None,
             ..message.clone()
         };
         let mut parts = vec![head.clone(), head];
@@ -439,6 +467,9 @@ impl World {
         parts[self.random.below(2) as usize].transfers.clone_from(&message.transfers);
         parts[self.random.below(2) as usize].votes.clone_from(&message.votes);
         parts[self.random.below(2) as usize].received.clone_from(&message.received);
+        parts[self.random.below(2) as usize].tally = message.tally;
+        parts[self.random.below(2) as usize].standing = message.standing;
+        parts[self.random.below(2) as usize].ask = message.ask;
         parts
     }
 

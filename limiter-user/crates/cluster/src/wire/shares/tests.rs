@@ -19,6 +19,45 @@ fn report((key, demand, in_use, majority): (u64, Share, u32, bool)) -> Report {
     Report { key: KeyId::from_hash(key), demand, in_use, majority }
 }
 
+fn attempt() -> impl Strategy<Value = Attempt> {
+    any::<(u64, u64)>().prop_map(|(number, by)| Attempt { number, by: HostId(by) })
+}
+
+fn tally() -> impl Strategy<Value = Tally> {
+    (attempt(), any::<u32>(), share()).prop_map(|(counted, hosts, lacking)| Tally {
+        counted,
+        hosts,
+        lacking,
+    })
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    let accepted = proptest::option::of((attempt(), tally()));
+    let renewed = proptest::option::of(1..u64::MAX);
+    (attempt(), attempt(), accepted, attempt(), share(), renewed).prop_map(
+        |(promised, counted, accepted, released, home, renewed)| Standing {
+            promised,
+            counted,
+            accepted,
+            released,
+            home,
+            renewed,
+        },
+    )
+}
+
+fn recount() -> impl Strategy<Value = (Option<Tally>, Option<Standing>, Option<Ask>)> {
+    use proptest::option::of;
+    let step = prop_oneof![
+        Just(Step::Promise),
+        Just(Step::Count),
+        Just(Step::Release),
+        tally().prop_map(Step::Accept)
+    ];
+    let ask = (attempt(), step).prop_map(|(attempt, step)| Ask { attempt, step });
+    (of(tally()), of(standing()), of(ask))
+}
+
 prop_compose! {
     fn message()(
         sent: u64,
@@ -35,8 +74,18 @@ prop_compose! {
         asks in vec((any::<u64>(), share(), any::<u32>(), any::<bool>()), 0..50),
         loans in vec((any::<u64>(), share(), 1..=u32::MAX, 0_u64..5_000_000_000), 0..50),
         far: bool,
+        era: u64,
+        renewal: [bool; 2],
+        recount in recount(),
     ) -> Message {
+        let (tally, standing, ask) = recount;
         Message {
+            era,
+            counts: renewal[0],
+            renews: renewal[1],
+            tally,
+            standing,
+            ask,
             sent: Moment(sent),
             echo: echo.map(Moment),
             views: views.into_iter().map(ViewId).collect(),

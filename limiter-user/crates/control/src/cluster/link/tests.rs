@@ -15,7 +15,7 @@ fn free() -> SocketAddr {
 async fn host(id: HostId, address: SocketAddr, seeds: &[String], second: u64) -> Running {
     let epoch = Epoch::starting(None, second, 5);
     let settings = Settings {
-        me: Identity::of_ledger(id, "a", "default", address, epoch, 100),
+        me: Identity::new(id, "a", "default", address, epoch, 100),
         cluster: Some(ClusterId(77)),
         bootstrap: Bootstrap::NONE,
         agreement: Agreement::new((32, 64)),
@@ -90,7 +90,7 @@ async fn three_hosts_find_and_hear_each_other() {
 async fn an_address_that_is_taken_is_told() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let me = Identity::new("a", "default", address, Epoch::starting(None, 1, 1), 100);
+    let me = Identity::new(HostId(1), "a", "default", address, Epoch::starting(None, 1, 1), 100);
     let ring = KeyRing::new(Key::new([3; KEY]));
     let settings = Settings {
         me,

@@ -1,0 +1,160 @@
+//! Shares of hosts that do not come back.
+
+use super::super::*;
+use super::good::{GOOD, demand};
+use super::world::World;
+
+const LEASE: Duration = Duration::from_secs(8);
+
+/// So many hosts with as much each, one of which wants all of one key.
+fn settled(hosts: usize, seed: u64, majority: bool) -> World {
+    let mut world = World::new(seed, &vec![100; hosts], hosts, 1, GOOD);
+    world.home_lease = Some(LEASE);
+    match majority {
+        true => world.decide(world.keys[0]),
+        false => world.plant(None),
+    }
+    world.run(20_000);
+    (0..hosts).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(2_000);
+    assert_eq!((&world.wrong, world.doubts), (&None, Doubts::default()));
+    for host in &world.hosts {
+        let era = &host.disk().era;
+        assert_eq!((era.tally.hosts as usize, era.counts), (hosts, true), "{era:?}");
+    }
+    world
+}
+
+/// What is used of the key for two seconds, on the average.
+fn used(world: &mut World) -> f64 {
+    let key = world.keys[0];
+    let mut sum = 0.0;
+    for _ in 0..2_000 {
+        world.run(1);
+        sum += world.admitted(key) / 2_000.0;
+    }
+    assert_eq!(world.wrong, None);
+    sum
+}
+
+/// A host is gone, which all others see.
+fn gone(world: &mut World, at: usize) {
+    world.crash(at, true, None);
+    world.run(300);
+    world.all_see_all();
+}
+
+#[test]
+fn who_joins_counts_and_who_leaves_counts_no_more() {
+    for seed in 0..4 {
+        let mut world = settled(3, seed, false);
+        world.leave(0);
+        world.run(6_000);
+        assert!(world.hosts[0].left);
+        world.all_see_all();
+        world.run(1_000);
+        let eras = world.hosts[1..].iter().map(|host| host.disk().era.tally.hosts);
+        assert!(eras.eq([2, 2]));
+        assert_eq!(world.shares(), Share::WHOLE);
+    }
+}
+
+#[test]
+fn what_a_lost_host_had_comes_back_after_its_lease() {
+    for (seed, majority) in [(0, false), (1, true), (2, false), (3, true)] {
+        let mut world = settled(3, seed, majority);
+        gone(&mut world, seed as usize % 3);
+        world.run(4_000);
+        let before = used(&mut world);
+        assert!(if majority { before > 0.95 } else { before < 0.7 }, "{before}");
+        world.run(LEASE.as_millis() as u64);
+        let after = used(&mut world);
+        assert!(after > 0.99, "{after} of seed {seed}");
+        // It comes back, with its floor until it hears of the new era, has nothing then, and gets its part again.
+        world.excused = true;
+        world.start(seed as usize % 3);
+        world.all_see_all();
+        world.run(15_000);
+        assert!(used(&mut world) > 0.99);
+        for host in &world.hosts {
+            assert!(host.home().part() > 0.32 && host.disk().era.counts, "{:?}", host.disk());
+        }
+        assert_eq!(world.shares(), Share::WHOLE);
+    }
+}
+
+#[test]
+fn what_an_operator_forgets_comes_back_at_once() {
+    for (seed, hosts) in [(0, 3), (1, 2), (2, 5)] {
+        let mut world = settled(hosts, seed, false);
+        let lost: Vec<usize> = (1..hosts).rev().take(hosts.div_ceil(2)).collect();
+        lost.iter().for_each(|&at| gone(&mut world, at));
+        // Those who are left are no majority.
+        world.run(2 * LEASE.as_millis() as u64);
+        assert!(used(&mut world) < 0.55);
+        for &at in &lost {
+            let id = world.hosts[at].id;
+            world.forget_host(id, Forget::Now);
+        }
+        world.run(6_000);
+        let after = used(&mut world);
+        assert!(after > 0.99, "{after} of {hosts}");
+    }
+}
+
+#[test]
+fn who_is_cut_off_uses_its_share_until_its_lease_ends() {
+    for seed in 0..4 {
+        let mut world = settled(3, seed, false);
+        world.excused = true;
+        for other in 1..3 {
+            world.cut.extend([(0, other), (other, 0)]);
+            let mut members = world.hosts[other].members.clone();
+            members.remove(&world.hosts[0].id);
+            world.see(other, members);
+        }
+        world.see(0, [(world.hosts[0].id, world.hosts[0].member())].into());
+        world.run(3_000);
+        let key = world.keys[0];
+        assert!(world.share(0, key).part() > 0.33);
+        world.run(LEASE.as_millis() as u64);
+        assert!(world.share(0, key).part() < 0.02);
+        world.run(6_000);
+        // Its floor is its own while nobody can tell it: that much is more than the limit.
+        assert!(world.all(key).part() < 1.02);
+    }
+}
+
+#[test]
+fn who_has_lost_its_disk_is_another_host_and_all_is_used_again() {
+    for seed in 0..4 {
+        let mut world = settled(3, seed, false);
+        gone(&mut world, 1);
+        world.lose(1);
+        world.start(1);
+        world.all_see_all();
+        world.run(2 * LEASE.as_millis() as u64 + 20_000);
+        let after = used(&mut world);
+        assert!(after > 0.99, "{after}");
+        assert_eq!(world.shares(), Share::WHOLE);
+        assert!(world.hosts.iter().all(|host| host.home().part() > 0.32));
+    }
+}
+
+#[test]
+fn a_disk_of_an_earlier_era_has_nothing() {
+    for majority in [false, true] {
+        let mut world = settled(3, 4, majority);
+        world.crash(0, false, None);
+        let clock = world.disk(0).clock;
+        world.put_back(0, PersistentState { clock, ..PersistentState::founder() });
+        world.start(0);
+        world.all_see_all();
+        world.run(5_000);
+        assert!(world.hosts[0].home().is_none());
+        world.most = Share::NONE;
+        world.run(2 * LEASE.as_millis() as u64 + 10_000);
+        assert!(world.most <= Share::WHOLE && world.shares() == Share::WHOLE);
+        assert!(used(&mut world) > 0.99);
+    }
+}
