@@ -28,7 +28,8 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     let mut hosts = Hosts::start(1, &[]);
     let file = hosts.daemons[0].state_folder().join("cluster.json");
     let whole = wait_for("the founder to have all shares", TIMEOUT, || {
-        (hosts.kept(0)["state"]["home"].as_u64()? > 0).then(|| fs::read(&file).expect("the file"))
+        (hosts.kept(0)["state"]["shares"]["home"].as_u64()? > 0)
+            .then(|| fs::read(&file).expect("the file"))
     });
     hosts.join(&[]);
     hosts.join(&[]);
@@ -56,13 +57,16 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     fs::write(&file, whole).expect("the file can be written");
     hosts.restart(0);
     hosts.wait_members(&all, 3);
-    // It has been given everything back, and gives up what others have of that.
+    // It has been given everything back. All shares have been counted since, so it has none of that, and what it had
+    // lies idle for a home lease.
     let watch = hosts.watch(SOURCE);
     let sending: Vec<_> = all.map(|host| hosts.send(host, SOURCE, 4000.0)).into();
-    hosts.wait_even(&all);
-    let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
+    let homes = wait_for("the host to give up what it had", TIMEOUT, || {
+        let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
+        (homes < 0.7).then_some(homes)
+    });
     println!("home shares of all hosts: {homes:.3}");
-    assert!((0.99..1.001).contains(&homes), "{homes}");
+    assert!((0.66..0.67).contains(&homes), "{homes}");
     let status = wait_for("status to tell of it", TIMEOUT, || {
         let status = hosts.daemons[0].cli().run(&["status"]);
         status.json["warnings"]
@@ -81,8 +85,8 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.assert_kept("after", RATE, 300.0);
-    // All of it is in use again.
-    assert!(admitted.busiest() as f64 > 0.95 * RATE, "{} of {RATE}", admitted.busiest());
+    // The others go on.
+    assert!(admitted.busiest() as f64 > 0.43 * RATE, "{} of {RATE}", admitted.busiest());
 }
 
 #[test]
