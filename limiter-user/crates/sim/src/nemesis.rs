@@ -191,7 +191,8 @@ fn settle(mut scenario: Scenario) -> Scenario {
     let end = |fault: &Spanned<Fault>| {
         let fault = fault.get_ref();
         let apart = fault.apart.seconds() * scenario.hosts_of(fault).len() as f64;
-        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move or to be handed over.
+        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move or
+        // to be handed over.
         let more = match fault.kind {
             FaultKind::Restore => fault.back.seconds(),
             FaultKind::Weight | FaultKind::Leave => SETTLE,

@@ -79,11 +79,16 @@ impl Home {
         }
     }
 
+    /// Whether it is counted: then it does not change until that comes to an end.
+    pub(super) const fn is_counted(&self) -> bool {
+        self.state.era.counted.is_some()
+    }
+
     /// Takes what a host that counts asks; whether it is answered with more than before.
     pub(super) fn take_ask(&mut self, ask: Ask) -> bool {
         let taken = self.state.era.take(ask);
         self.changed |= taken;
-        if self.state.era.counted.is_some() {
+        if self.is_counted() {
             // It is counted with what it has.
             self.ceding.clear();
         }
@@ -146,8 +151,8 @@ impl Home {
         message: &Message,
         host: &mut Host,
     ) {
-        // While it is counted its home share does not change: what comes is sent again, or counted as missing.
-        let taken = self.state.era.counted.is_none().then_some(&message.transfers);
+        // What comes is sent again, or counted as missing.
+        let taken = (!self.is_counted()).then_some(&message.transfers);
         for transfer in taken.into_iter().flatten() {
             let highest = self.state.incoming.get(&from).copied().unwrap_or(0);
             let again = host.settings.planted(Planted::TransferTakenTwice);
@@ -220,7 +225,7 @@ impl Home {
     /// that was delegated out of it (I3): votes of its own last until `own_votes`. All is given at once where it is
     /// `idle`.
     pub(super) fn give_away(&mut self, now: Moment, host: &Host, own_votes: Moment, idle: bool) {
-        if now < host.quiet || self.state.home.is_none() || self.state.era.counted.is_some() {
+        if now < host.quiet || self.state.home.is_none() || self.is_counted() {
             return;
         }
         // All delegations end until then, those to this host itself and what it uses of its own too.
@@ -242,7 +247,7 @@ impl Home {
         // Who decides about limits must know first how much this host has left, and what was voted before must
         // have ended.
         let (asks, leaving) = (host.settings.majority, host.leaving);
-        if self.state.era.counted.is_some() {
+        if self.is_counted() {
             return;
         }
         let last = self.ceding.iter().map(|ceded| ceded.mark).max().unwrap_or_default();

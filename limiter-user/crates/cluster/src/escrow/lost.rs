@@ -115,7 +115,7 @@ impl Absent {
         home: &Home,
     ) -> Vec<(HostId, Share)> {
         // What they had is about to be given to those who are counted.
-        if home.state.era.counted.is_some() {
+        if home.is_counted() {
             return Vec::new();
         }
         let settings = &host.settings;

@@ -18,10 +18,7 @@ impl Escrow {
         let heard = host.handle_message(now, self.clock.start, from, message);
         let Some((latest, echo)) = heard else { return };
         if let Some(tally) = message.tally.filter(|_| message.era > home.state.era.number) {
-            home.begin_era(message.era, tally, host.settings.me);
-            recount.begin_era();
-            absent.begin_era();
-            host.begin_era(now);
+            recount.begin_era(now, message.era, tally, host, home, absent);
         }
         // Of another era, the shares that it tells of may be no more; it is told of this one, or tells of its own.
         if message.era != home.state.era.number {

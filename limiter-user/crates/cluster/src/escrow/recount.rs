@@ -84,7 +84,7 @@ struct Running {
     ask: Ask,
     /// Since when the step lasts.
     since: Moment,
-    /// Whom it counts.
+    /// The hosts that it counts.
     counted: BTreeSet<HostId>,
 }
 
@@ -256,10 +256,7 @@ impl Recount {
             Some(Next::Stop) => self.stop(now),
             Some(Next::Begin(tally)) => {
                 self.stop(now);
-                home.begin_era(home.state.era.number + 1, tally, host.settings.me);
-                self.begin_era();
-                absent.begin_era();
-                host.begin_era(now);
+                self.begin_era(now, home.state.era.number + 1, tally, host, home, absent);
             }
             Some(Next::Ask(step, counted)) => {
                 self.running =
@@ -271,10 +268,21 @@ impl Recount {
         }
     }
 
-    /// What was missing in the era before is not missing now.
-    pub(super) fn begin_era(&mut self) {
+    /// Begins the era that a recount has ended with: all that was known of the one before says nothing any more.
+    pub(super) fn begin_era(
+        &mut self,
+        now: Moment,
+        number: u64,
+        tally: Tally,
+        host: &mut Host,
+        home: &mut Home,
+        absent: &mut Absent,
+    ) {
         (self.running, self.lacking, self.differs) = (None, None, None);
         self.forgotten.clear();
+        home.begin_era(number, tally, host.settings.me);
+        absent.begin_era();
+        host.begin_era(now);
     }
 
     fn stop(&mut self, now: Moment) {

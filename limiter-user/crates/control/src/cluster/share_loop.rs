@@ -514,9 +514,9 @@ impl ShareLoop {
     }
 
     /// Remembers what members are called, for as long as they are there or lost.
-    fn learn_names(&mut self, now: Moment) {
+    fn learn_names(&mut self, lost: &[LostHost]) {
         let members = self.host.link.members.borrow();
-        let lost: BTreeSet<HostId> = self.escrow.lost(now).iter().map(|it| it.host).collect();
+        let lost: BTreeSet<HostId> = lost.iter().map(|it| it.host).collect();
         self.names.retain(|host, _| lost.contains(host));
         let present = members.iter().map(|(host, member)| (*host, member.name().to_owned()));
         self.names.extend(present);
@@ -537,9 +537,10 @@ impl ShareLoop {
         let regions = self.regions();
         let missing = self.missing(&regions);
         let now = monotonic();
-        self.learn_names(now);
+        let lost = self.escrow.lost(now);
+        self.learn_names(&lost);
         let name = |lost: LostHost| (lost, self.names.get(&lost.host).cloned());
-        let lost = self.escrow.lost(now).into_iter().map(name).collect();
+        let lost = lost.into_iter().map(name).collect();
         let (era, until) = self.escrow.home_lease();
         let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(now));
         // A start takes a moment, and who has nothing needs none.
