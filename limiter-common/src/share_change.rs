@@ -111,7 +111,7 @@ pub fn converted(
 /// How long a bucket stays overdrawn at another share, rounded up.
 fn overdrawn(missing: Ticks, from: Multiplier, to: Multiplier) -> Ticks {
     if from == to || from.is_nothing() {
-        // Of no share it is a packet that is missing, of which the kernel knows what it costs.
+        // Of no share it is a packet that is missing: its caller knows what one costs.
         return missing;
     }
     if to.is_nothing() {
@@ -224,9 +224,12 @@ impl<'a> Bucket<'a> {
         };
         let raises = to < from;
         let margin = if raises { ticks(MARGIN_NS) } else { 0 };
-        let becomes = |tat, tier: &Tier, now| match lowers {
-            true => lapse.exactly(tat, tier),
-            false => converted(lapse.exactly(tat, tier), now, tier.tolerance, from, to),
+        let becomes = |tat, tier: &Tier, now| {
+            let tat = lapse.exactly(tat, tier);
+            let tat = if lowers { tat } else { converted(tat, now, tier.tolerance, from, to) };
+            // Of no share a packet is missing for as long as it takes.
+            let most = now + tier.tolerance + to.cost(tier.cost(LARGEST_FRAME));
+            if from.is_nothing() { tat.min(most) } else { tat }
         };
         let mut tats = [0; 2];
         let mut raised = [None; 2];

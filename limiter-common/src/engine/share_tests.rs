@@ -156,10 +156,10 @@ proptest! {
     #[test]
     fn shares_of_a_limit_admit_no_more_than_the_limit(
         rate in prop_oneof![1u64..50, 50u64..5000], burst in prop_oneof![1u64..10, 2u64..400],
-        hosts in 2usize..7,
+        hosts in 2usize..7, has_floor in prop::bool::weighted(0.7),
         steps in prop::collection::vec(step(), 1..120), two: bool,
     ) {
-        admit_no_more_than_the_limit(rate, burst, hosts, steps, two);
+        admit_no_more_than_the_limit(rate, burst, (hosts, has_floor), steps, two);
     }
 
     /// A share is what it says: of a source that sends more, exactly that much is admitted, and one packet.
@@ -169,11 +169,11 @@ proptest! {
     }
 }
 
-/// As the property.
+/// As the property. Hosts without a floor have nothing but what they are given.
 fn admit_no_more_than_the_limit(
     rate: u64,
     burst: u64,
-    hosts: usize,
+    (hosts, has_floor): (usize, bool),
     steps: Vec<(usize, Step)>,
     two: bool,
 ) {
@@ -187,7 +187,7 @@ fn admit_no_more_than_the_limit(
     let burst_ns = whole.tolerance / TICKS_PER_NS;
     // Each host's bucket holds a packet, whatever its share.
     let most = whole.fixed * burst.max(hosts as u64);
-    let units = WHOLE / hosts as u64 / 8;
+    let units = if has_floor { WHOLE / hosts as u64 / 8 } else { 0 };
     let mut all: Vec<Host> = (0..hosts).map(|_| Host::new(plain, hosts as u64, units)).collect();
     let now = Counter::new(all[0].memory.time());
     let tat = Counter::new(0u64);
@@ -280,7 +280,7 @@ fn a_larger_floor_forgives_no_debt() {
         (0, Step::Send(1)),
         (2, Step::Share(0, 0, 1, 0)),
     ];
-    admit_no_more_than_the_limit(1, 1, 4, steps, false);
+    admit_no_more_than_the_limit(1, 1, (4, true), steps, false);
 }
 
 /// Its packets overdraw the bucket in the unit of time in which a grant has ended.
@@ -298,7 +298,7 @@ fn a_grant_that_has_ended_does_not_shorten_the_debt() {
         (0, Step::Wait(2775)),
         (0, Step::Share(192, 0, 5, 242_383)),
     ];
-    admit_no_more_than_the_limit(1493, 5, 4, steps, false);
+    admit_no_more_than_the_limit(1493, 5, (4, true), steps, false);
 }
 
 fn is_admitted_in_full(units: u64, rate: u64) {
@@ -366,6 +366,36 @@ fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
     assert_eq!(send(1), 0);
     memory.advance(2 * SECOND);
     assert_eq!(send(1), 1);
+}
+
+/// A source that was there before its host got anything of the limit, and comes too often all the time.
+#[test]
+fn a_share_is_admitted_in_full_where_there_was_none() {
+    let floor = Floor::new(Multiplier::NOTHING, 0);
+    let plain = Policy::new(tier(1000, 100, 1));
+    let memory = limiter(shared_by(3, plain, &floor), 8);
+    assert_eq!(flood(&memory, 50), 0);
+    let flood_for = |seconds: u64| {
+        let end = memory.time() + seconds * SECOND;
+        let mut passed = 0;
+        while memory.time() < end {
+            passed += flood(&memory, 5);
+            memory.advance(SECOND / 1000);
+        }
+        passed
+    };
+    assert_eq!(flood_for(1), 0);
+    let later = |seconds: u64| memory.time() + seconds * SECOND;
+    assert!(give(&memory, WHOLE / 4, later(2)));
+    // Neither a packet at once nor a wait: 250 a second, but for coarse ticks of 4 ms.
+    let passed = flood_for(2);
+    assert!((490..=500).contains(&passed), "{passed}");
+    memory.advance(SECOND);
+    assert_eq!(flood_for(1), 0);
+    // Once more, of a bucket that was overdrawn when its share ended.
+    assert!(give(&memory, WHOLE / 4, later(2)));
+    let passed = flood_for(2);
+    assert!((490..=500).contains(&passed), "{passed}");
 }
 
 /// A host with a floor of a tenth.

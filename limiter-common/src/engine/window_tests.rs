@@ -94,6 +94,17 @@ fn a_denial_is_remembered_until_shortly_before_the_window_ends() {
 }
 
 #[test]
+fn a_denial_is_remembered_for_as_long_as_any_tier_denies() {
+    let bytes = Tier::of_bytes(1, 0, 0).in_window(window(1000, false));
+    let bytes = CompiledTier { tier: bytes, terms: Terms::UNLIMITED, gate: 1 };
+    let memory = limiter(counted(5, false).and(bytes), 8, 1 << 10, 1);
+    let passes = [500, 500, 60].map(|length| memory.cpu(0).packet(source(1), length).passes());
+    assert_eq!(passes, [true, true, false]);
+    // There is room for three packets, but for no byte.
+    assert!(memory.drops_until(0, source(1)) > memory.time() + 50 * MS);
+}
+
+#[test]
 fn a_bucket_makes_room_when_its_window_has_ended_and_not_before() {
     // One set, in which six ways are theirs: the rest is for other limits.
     let memory = limiter(counted(4, false), 1, 1 << 10, 1);
