@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 const MS: u64 = SECOND / 1000;
 
 /// So many packets in each window of a second.
-fn window(limit: u64, slides: bool) -> algorithm::Window {
+pub(super) fn window(limit: u64, slides: bool) -> algorithm::Window {
     let new = if slides { algorithm::Window::sliding } else { algorithm::Window::fixed };
     new(limit, 512, SECOND * TICKS_PER_NS).expect("a limit that a window can count")
 }
@@ -26,7 +26,7 @@ fn tier(limit: u64, slides: bool) -> CompiledTier {
     CompiledTier { tier, terms: Terms::UNLIMITED, gate: 1 }
 }
 
-fn counted(limit: u64, slides: bool) -> Policy {
+pub(super) fn counted(limit: u64, slides: bool) -> Policy {
     Policy::new(tier(limit, slides))
 }
 

@@ -291,6 +291,11 @@ fn using<S: Steps>(state: &S, tier: TierRef<'_>, now: Ticks, used: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
+    use super::super::memory::DEFAULT_SLOT;
+    use super::super::tests::limiter;
+    use super::super::window_tests::{counted, window};
     use super::*;
 
     #[test]
@@ -307,5 +312,30 @@ mod tests {
             assert_eq!(numbers.next(), Some(question as u32));
             assert_eq!(Question::from_u32(question as u32), question);
         }
+    }
+
+    /// Others charge before each try, by a clock that is still in the former window.
+    #[test]
+    fn a_packet_that_others_outrun_over_an_edge_is_judged_again() {
+        let memory = limiter(counted(9, false), 1, 1 << 6, 2);
+        let cpu = memory.cpu(0);
+        let edge = ticks(100_000_000_000);
+        let alone = window(9, false);
+        let charged = |word, now| alone.decide(word, now, 1).expect("there is room");
+        let run = |now| {
+            let tier = cpu.active(DEFAULT_SLOT).expect("a policy").tier(Which::First);
+            let first = charged(0, edge - 9);
+            let word = AtomicU64::new(charged(first, edge - 9));
+            let looks = Cell::new(0);
+            let is_its = || {
+                looks.set(looks.get() + 1);
+                atomic::store(&word, charged(atomic::load(&word), edge - 9));
+                true
+            };
+            let became = tier.charge(&cpu, &word, first, 1, now, is_its);
+            (became, looks.get())
+        };
+        assert!(run(edge - 5) == (Charge::Admitted, 2));
+        assert!(run(edge + 5) == (Charge::Gone, 2));
     }
 }
