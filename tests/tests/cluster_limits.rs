@@ -70,7 +70,7 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
     let set = daemon.cli().ok(&set);
     assert_eq!(
         (&set["limit"]["scope"], &set["limit"]["partition"]),
-        (&json!("cluster"), &json!("conservative"))
+        (&json!("cluster"), &json!("auto"))
     );
     // All of it is its own.
     let status = daemon.cli().run(&["status"]);

@@ -58,7 +58,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     hosts.restart(0);
     hosts.wait_members(&all, 3);
     // It has been given everything back. All shares have been counted since, so it has none of that, and what it had
-    // lies idle for a home lease.
+    // is used by votes alone for a home lease.
     let watch = hosts.watch(SOURCE);
     let sending: Vec<_> = all.map(|host| hosts.send(host, SOURCE, 4000.0)).into();
     let homes = wait_for("the host to give up what it had", TIMEOUT, || {

@@ -106,14 +106,14 @@ fn conservative_leaves_what_the_lost_have_alone() {
 
 #[test]
 fn a_majority_uses_what_the_lost_have_and_the_limit_is_kept() {
-    let hosts = three("majority-reclaim");
-    let outcome = cut(&hosts, "majority-reclaim", |_| {});
-    outcome.admitted.assert_kept("majority-reclaim", RATE, BURST);
+    let hosts = three("auto");
+    let outcome = cut(&hosts, "auto", |_| {});
+    outcome.admitted.assert_kept("auto", RATE, BURST);
     assert!((0.9..=1.01).contains(&outcome.majority), "{}", outcome.majority);
     // Its floor, 5 % of a third.
     assert!((0.005..=0.03).contains(&outcome.minority), "{}", outcome.minority);
     let back = outcome.admitted.back(RATE, 0.9, CUT, HEALED);
-    println!("majority-reclaim: 90 % of the limit is used again {back:.2?} s after the cut");
+    println!("auto: 90 % of the limit is used again {back:.2?} s after the cut");
 }
 
 #[test]

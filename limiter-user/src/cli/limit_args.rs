@@ -187,8 +187,7 @@ pub(super) struct SetArgs {
     // What was not said stays unsaid: a line of a list or the file
     // may leave it out, too, and all three mean the same.
     scope: Option<Reach>,
-    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:
-    /// conservative]
+    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default: auto]
     ///
     /// Each host has a share of the limit. While hosts are lost or cut off from others, theirs are either left
     /// alone, which never lets too much through and costs as much as they are; or used by the rest, which is

@@ -181,10 +181,9 @@ pub(super) fn describe(
     let ban = ban.map(|ban| format!(", {ban}")).unwrap_or_default();
     let enforced = if enforce { "" } else { ", not enforced" };
     let wide = match partition {
-        None => "",
-        Some(Partition::Conservative) => ", cluster-wide",
-        Some(Partition::MajorityReclaim) => ", cluster-wide (majority-reclaim)",
-        Some(Partition::Available) => ", cluster-wide (available)",
+        None => String::new(),
+        Some(partition) if partition == Partition::default() => ", cluster-wide".to_owned(),
+        Some(partition) => format!(", cluster-wide ({})", partition.name()),
     };
     let reserve = match reserve {
         0 => String::new(),
@@ -466,7 +465,7 @@ mod tests {
                 "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
                 "192.0.2.4: 40/minute burst 50 packets",
                 "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×, unverified",
-                "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
+                "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide (conservative)",
                 "192.0.2.7: 5pps burst 6 packets, cluster-wide (available)",
                 "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",
             ]

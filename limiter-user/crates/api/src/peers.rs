@@ -214,9 +214,9 @@ impl OverageReport {
         let Self { limit, ratio, bound, partition, .. } = self;
         let [ratio, bound] = [ratio * 100.0, bound * 100.0];
         let note = match partition {
-            Partition::Conservative => "",
-            Partition::MajorityReclaim => ", majority-reclaim",
-            Partition::Available => ", available: 100 % for each side of a partition",
+            Partition::Available => ", available: 100 % for each side of a partition".to_owned(),
+            usual if *usual == Partition::default() => String::new(),
+            other => format!(", {}", other.name()),
         };
         format!("{limit}: {ratio:.1} % used of what may be ({bound:.0} %{note})")
     }

@@ -39,8 +39,8 @@ pub struct LimitInput {
     /// Where it holds: `local`, which is meant if left out, or `cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Reach>,
-    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached:
-    /// `conservative`, which is meant if left out.
+    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached: `auto`, which is meant if
+    /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
     /// Of a limit that is `aggregate`, how much of its burst is kept for known sources, percent, 0..=90: for those

@@ -24,8 +24,11 @@ pub enum Scope {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
-    /// They stay idle: nobody ever gets more than the limit
+    /// As majority-reclaim where three hosts or more have shares, as conservative where it is two; nobody ever gets more
+    /// than the limit
     #[default]
+    Auto,
+    /// They stay idle: nobody ever gets more than the limit
     Conservative,
     /// Hosts with more than half of all shares together use them; nobody ever gets more than the limit, and who is
     /// cut off from them has little
@@ -37,15 +40,22 @@ pub enum Partition {
 
 impl Partition {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Conservative, Self::MajorityReclaim, Self::Available];
+    pub const ALL: [Self; 4] =
+        [Self::Auto, Self::Conservative, Self::MajorityReclaim, Self::Available];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Conservative => "conservative",
             Self::MajorityReclaim => "majority-reclaim",
             Self::Available => "available",
         }
+    }
+
+    /// Whether a majority of hosts may have to decide about it.
+    pub const fn may_ask_majority(self) -> bool {
+        matches!(self, Self::Auto | Self::MajorityReclaim)
     }
 
     /// How many times the limit all hosts may let through together while hosts on `sides` sides cannot reach
@@ -53,7 +63,7 @@ impl Partition {
     pub fn bound(self, sides: u32) -> f64 {
         match self {
             // A majority exists on one side at most, so what it reclaims nobody else can use (P6).
-            Self::Conservative | Self::MajorityReclaim => 1.0,
+            Self::Auto | Self::Conservative | Self::MajorityReclaim => 1.0,
             // Each side takes the others for dead and uses the whole limit.
             Self::Available => f64::from(sides.max(1)),
         }
@@ -105,7 +115,7 @@ impl Reach {
 }
 
 impl Scope {
-    /// The scope that is meant by what was said of it; local, or conservative, if nothing was.
+    /// The scope that is meant by what was said of it; local, or auto, if nothing was.
     ///
     /// # Errors
     /// [`LocalPartition`] for a limit of one host with a policy for partitions.
@@ -159,16 +169,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_local_or_conservative() {
-        let conservative = Some(Partition::Conservative);
+    fn what_is_left_out_is_local_or_auto() {
+        let auto = Some(Partition::Auto);
         assert_eq!(Scope::read(None, None), Ok(Scope::Local));
         assert_eq!(Scope::read(Some(Reach::Local), None), Ok(Scope::Local));
         let cluster = Scope::read(Some(Reach::Cluster), None).unwrap();
-        assert_eq!(Scope::read(Some(Reach::Cluster), conservative), Ok(cluster));
-        assert_eq!((cluster.reach(), cluster.partition()), (Reach::Cluster, conservative));
+        assert_eq!(Scope::read(Some(Reach::Cluster), auto), Ok(cluster));
+        assert_eq!((cluster.reach(), cluster.partition()), (Reach::Cluster, auto));
         for reach in [None, Some(Reach::Local)] {
-            let error = Scope::read(reach, conservative).unwrap_err();
-            assert!(error.to_string().contains("conservative"), "{error}");
+            let error = Scope::read(reach, auto).unwrap_err();
+            assert!(error.to_string().contains("auto"), "{error}");
             assert!(error.hint().contains("cluster"));
         }
     }
@@ -186,10 +196,7 @@ mod tests {
 
     #[test]
     fn only_what_stays_available_is_exceeded() {
-        let bounds = |sides| {
-            [Partition::Conservative, Partition::MajorityReclaim, Partition::Available]
-                .map(|partition| partition.bound(sides))
-        };
-        assert_eq!([bounds(0), bounds(1), bounds(3)], [[1.0; 3], [1.0; 3], [1.0, 1.0, 3.0]]);
+        let bounds = |sides| Partition::ALL.map(|partition| partition.bound(sides));
+        assert_eq!([bounds(0), bounds(1), bounds(3)], [[1.0; 4], [1.0; 4], [1.0, 1.0, 1.0, 3.0]]);
     }
 }

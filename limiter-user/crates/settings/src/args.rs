@@ -268,11 +268,11 @@ pub struct RunArgs {
     ///
     /// A cluster is founded once: by `limiter cluster init` on one of its hosts, which has all of the limits then, or
     /// by hosts that have `bootstrap_expect`. A host that has lost its state directory founds nothing. It waits for a
-    /// member, and joins again. What it had of the limits lies idle. Until a host belongs to a cluster, it drops
-    /// what is under limits of the cluster, and `limiter status` says so.
+    /// member, and joins again. What it had of the limits is given out anew after ten minutes. Until a host belongs to a
+    /// cluster, it drops what is under limits of the cluster, and `limiter status` says so.
     ///
-    /// A host that joins has no part of the limits until others have given it some. Meanwhile it drops what is under
-    /// them. All hosts together let a source's burst through at once, or a packet each where that is more: see `limiter
+    /// A host that joins has no part of the limits until others have given it some. Meanwhile it drops the first packets
+    /// of each source under them, until others grant it some. All hosts together let a source's burst through at once, or a packet each where that is more: see `limiter
     /// limit list`. Limits never wait for the cluster: until `listen` and the key can be used, which the daemon
     /// tries again and again, sources may use 5 % of what this host had kept.
     ///

@@ -63,7 +63,7 @@ fn the_default_file_is_the_default() {
     let shared = limit("198.51.100.0/24 aggregate", "100kpps", Some(100_000));
     let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();
     let shared = shared.reserving(20).unwrap();
-    let scope = Scope::Cluster { partition: Partition::Conservative };
+    let scope = Scope::Cluster { partition: Partition::Auto };
     let wide = limit("192.0.2.0/24", "500pps", None).scoped(scope).unwrap();
     let rate = "100/minute".parse().unwrap();
     let target = "203.0.113.128/25".parse().unwrap();

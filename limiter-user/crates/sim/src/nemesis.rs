@@ -139,7 +139,8 @@ const KINDS: [FaultKind; 18] = [
 pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     let mut rng = Rng::new(seed).fork(0x6e65_6d65);
     let hosts = sizes.get(rng.below(sizes.len())).copied().unwrap_or(3);
-    let policy = if rng.chance(0.4) { Partition::MajorityReclaim } else { Partition::Conservative };
+    let policies = [Partition::Auto, Partition::MajorityReclaim, Partition::Conservative];
+    let policy = policies[rng.below(policies.len())];
     let patterns = [Pattern::Spread, Pattern::Zipf, Pattern::One, Pattern::Step];
     let demand = Demand {
         pattern: patterns[rng.below(patterns.len())],

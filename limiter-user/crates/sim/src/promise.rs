@@ -4,8 +4,6 @@
 
 use std::collections::BTreeSet;
 
-use cluster::escrow::Partition;
-
 use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
 
 /// What clocks that are fast by 0.1 % let through (P6).
@@ -57,7 +55,7 @@ impl Scenario {
         // In limits, over a second.
         let more: f64 = all().map(|fault| self.more(fault, parted)).sum();
         let is_policy = |fault: &Fault| fault.kind == FaultKind::Policy;
-        let majority = self.policy == Partition::MajorityReclaim || all().any(is_policy);
+        let majority = self.policy.may_ask_majority() || all().any(is_policy);
         let lost: f64 = all().filter(|it| is_lost(it)).map(|it| self.homes(it)).sum();
         let gone: f64 = all().filter(|it| is_gone(it)).map(|it| self.homes(it)).sum();
         // Who starts, or takes shares, after a host was lost has not heard what that had, and does not vote about it.

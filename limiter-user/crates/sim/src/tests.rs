@@ -3,7 +3,7 @@
 use super::scheme::EscrowHost;
 use super::world::World;
 use super::*;
-use cluster::escrow::Planted;
+use cluster::escrow::{Partition, Planted};
 
 /// A short run of a built-in scenario, in coarse steps.
 fn short(name: &str, hosts: usize) -> Scenario {
@@ -83,7 +83,11 @@ fn the_escrow_keeps_the_limit_in_all_scenarios() {
 
 /// The first of a hundred seeds by which a planted bug is found, in whichever of the scenarios.
 fn finds(bug: Planted, names: &[&str]) -> Option<u64> {
-    let scenarios: Vec<_> = names.iter().map(|name| short(name, 5)).collect();
+    let mut scenarios: Vec<_> = names.iter().map(|name| short(name, 5)).collect();
+    for scenario in scenarios.iter_mut().filter(|scenario| scenario.policy == Partition::Auto) {
+        // Votes would hide what is wrong about shares.
+        scenario.policy = Partition::Conservative;
+    }
     (1..=100).find(|seed| {
         scenarios.iter().any(|scenario| {
             let found = World::new(scenario, *seed, |birth| EscrowHost::new(birth, Some(bug)))

@@ -253,7 +253,7 @@ fn rows_tell_all_of_a_limit() {
     // A later version has set it: nothing of the limit is taken.
     let error = of("lucky").unwrap_err().to_string();
     assert!(error.contains("lucky") && error.contains("majority-reclaim"), "{error}");
-    for partition in [Partition::Conservative, Partition::MajorityReclaim, Partition::Available] {
+    for partition in Partition::ALL {
         let rows = of(partition.name()).unwrap();
         let Some(Change::Set(limit)) = rows.iter().next() else { panic!("{rows:?}") };
         assert_eq!(limit.scope, Scope::Cluster { partition });

@@ -75,8 +75,8 @@ const ACTS: [Act; 4] = [
         flooded: &[0, 1, 2],
         last: Last::Dies,
         lasts: 6.0,
-        // What was its own lies idle, but for the floor that its kernel keeps.
-        least: 0.6,
+        // Some seconds later the two others, a majority, use what it had beside its floor.
+        least: 0.7,
     },
     Act {
         what: "all three; it is started again",

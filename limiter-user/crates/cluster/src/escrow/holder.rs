@@ -54,6 +54,8 @@ pub(super) struct Held {
     pub(super) reclaimed: Dirty,
     /// How often all were reported.
     rounds: u64,
+    /// Whether a majority decides about limits with [`Partition::Auto`].
+    auto: bool,
 }
 
 impl Held {
@@ -61,6 +63,14 @@ impl Held {
     pub(super) fn granted(&self, now: Moment) -> usize {
         let lasts = |key: &&Key| key.grants.iter().any(|(_, taken)| taken.until > now);
         self.keys.values().filter(lasts).count()
+    }
+
+    /// A majority decides about limits with [`Partition::Auto`] from now on, or not.
+    pub(super) fn set_auto(&mut self, auto: bool) {
+        if self.auto != auto {
+            self.auto = auto;
+            self.touch_all();
+        }
     }
 }
 
@@ -87,12 +97,24 @@ impl Key {
     }
 
     /// What is said of it to its owner.
-    fn report(&mut self, now: Moment, key: KeyId, owner: HostId, floor: Share) -> Report {
+    fn report(
+        &mut self,
+        now: Moment,
+        key: KeyId,
+        owner: HostId,
+        floor: Share,
+        auto: bool,
+    ) -> Report {
         let demand = if self.idle(floor) { Share::NONE } else { self.demand };
         self.told = demand;
         let taken = self.granted_by(owner).filter(|taken| taken.memory > now);
         let in_use = taken.map_or(0, |taken| taken.number);
-        Report { key, demand, in_use, majority: self.partition == Partition::MajorityReclaim }
+        Report { key, demand, in_use, majority: self.by_majority(auto) }
+    }
+
+    /// Whether a majority decides about its limit.
+    pub(super) fn by_majority(&self, auto: bool) -> bool {
+        self.partition == Partition::MajorityReclaim || auto && self.partition == Partition::Auto
     }
 
     /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
@@ -178,7 +200,7 @@ impl Held {
     /// Whether a majority decides about the limit of a key.
     pub(super) fn by_majority(&self, key: KeyId) -> bool {
         let held = self.keys.get(&key);
-        held.is_some_and(|held| held.partition == Partition::MajorityReclaim)
+        held.is_some_and(|held| held.by_majority(self.auto))
     }
 
     /// Nothing of a key is used any more.
@@ -336,7 +358,8 @@ impl Held {
         // New owners know nothing yet.
         let halves = self.keys.len() > MANY && host.views.next().is_none();
         self.rounds += u64::from(all);
-        let Self { keys, dirty, rounds, .. } = self;
+        let Self { keys, dirty, rounds, auto, .. } = self;
+        let auto = *auto;
         let mut report = |key: KeyId, held: &mut Key, dirty: &mut Dirty| {
             let Some(owner) = held.owner(key, &host.views) else { return };
             let at = draft_to(drafts, owner);
@@ -347,11 +370,11 @@ impl Held {
             }
             for former in former_owners(host, now, key, owner) {
                 if let Some(at) = draft_to(drafts, former) {
-                    drafts[at].message.reports.push(held.report(now, key, former, floor));
+                    drafts[at].message.reports.push(held.report(now, key, former, floor, auto));
                 }
             }
             if let Some(at) = at {
-                drafts[at].message.reports.push(held.report(now, key, owner, floor));
+                drafts[at].message.reports.push(held.report(now, key, owner, floor, auto));
             }
         };
         if all {

@@ -84,6 +84,17 @@ impl Home {
         self.state.era.counted.is_some()
     }
 
+    /// Keeps that all who were counted have been heard in this era, if they have.
+    pub(super) fn know_era(&mut self, host: &Host) {
+        let era = &mut self.state.era;
+        if era.known || era.tally.hosts > 2 {
+            return;
+        }
+        let heard = host.peers.values().filter(|peer| peer.counts && peer.era == era.number);
+        era.known = heard.count() + usize::from(era.counts) == era.tally.hosts as usize;
+        self.changed |= era.known;
+    }
+
     /// Takes what a host that counts asks; whether it is answered with more than before.
     pub(super) fn take_ask(&mut self, ask: Ask) -> bool {
         let taken = self.state.era.take(ask);

@@ -187,10 +187,17 @@ impl Host {
             && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, longest))
     }
 
-    /// The host that the others vote for where one is lost.
+    /// The host that the others vote for where one is lost: one of those who count, as others have heard nothing of what
+    /// was lost.
     pub(super) fn coordinator(&self) -> Option<HostId> {
+        let counts = |host: HostId| match host == self.settings.me {
+            true => self.own.counts,
+            false => self.peers.get(&host).is_some_and(|peer| peer.counts),
+        };
         // Views may differ: two coordinators split the votes, and then neither has a majority (I9).
-        self.views.present().iter().map(|(host, _)| host).min()
+        let mut seen = self.views.present().iter().map(|(host, _)| host);
+        // In order of their numbers.
+        seen.clone().find(|host| counts(*host)).or_else(|| seen.next())
     }
 
     /// A moment after all that this host has told anybody.

@@ -28,9 +28,12 @@ impl Escrow {
         }
         self.home.renew(&self.clock);
         let round = now >= self.round;
+        self.host.own.counts = self.home.state.era.counts;
         // Before all that goes by home shares.
         self.recount.poll(now, round, &mut self.host, &mut self.home, &mut self.absent);
         self.host.renew_home_lease(now, round, &self.home.state.era);
+        self.home.know_era(&self.host);
+        self.held.set_auto(self.host.settings.majority && self.home.state.era.has_majority());
         // Before words and messages: both go by the quorum leases that come of it (I10).
         self.votes.count(now, &self.host, &self.home, &self.absent);
         let mut stale = Vec::new();
@@ -243,7 +246,7 @@ impl Escrow {
         }
         if reclaims {
             let end = now.after(settings.timing.grant);
-            if held.partition == Partition::MajorityReclaim {
+            if self.held.by_majority(key) {
                 let lent = self.home.lent(settings);
                 let (leased, until) = self.votes.leased(now, end, settings, lent);
                 add(self.excess.scaled(leased), until);

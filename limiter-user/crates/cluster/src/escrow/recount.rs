@@ -48,6 +48,8 @@ pub struct Era {
     pub accepted: Option<(Attempt, Tally)>,
     /// The latest attempt that has given up all earlier ones: nothing of them can be decided.
     pub released: Attempt,
+    /// All that were counted have been heard in this era.
+    pub known: bool,
 }
 
 impl Era {
@@ -55,6 +57,12 @@ impl Era {
     pub fn first() -> Self {
         let tally = Tally { hosts: 1, ..Tally::default() };
         Self { number: 1, counts: true, tally, ..Self::default() }
+    }
+
+    /// Whether a majority decides about limits with [`Partition::Auto`]: not among two, each of which is half. Whoever does
+    /// not know that of this era goes by votes, and nobody votes about a host that was not heard in it.
+    pub(super) const fn has_majority(&self) -> bool {
+        self.tally.hosts > 2 || !self.known
     }
 
     /// Takes what a host asks; whether it is answered with more than before.

@@ -134,7 +134,7 @@ impl Members {
         self.members.get(&host).map_or(0, |member| member.weight)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (HostId, u32)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (HostId, u32)> + Clone {
         self.members.iter().map(|(&host, member)| (host, member.weight))
     }
 

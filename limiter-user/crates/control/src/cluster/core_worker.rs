@@ -156,8 +156,7 @@ fn partitions_of(rules: &Rules, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId
         limit.scope.partition()
     };
     let known = sources.iter();
-    // A source without a limit gets the conservative policy, under which nobody gets more than the
-    // limit.
+    // A source without a limit gets the usual policy, under which nobody gets more than the limit.
     known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
 }
 
@@ -265,7 +264,7 @@ mod tests {
         let Some(Answer::Floor(floor)) = worker.answers.blocking_recv() else { panic!() };
         assert_eq!(floor, (Share::WHOLE, 2));
         let Some(Answer::Partitions(3, found)) = worker.answers.blocking_recv() else { panic!() };
-        assert_eq!(found, [(KeyId::from_hash(7), Partition::Conservative)]);
+        assert_eq!(found, [(KeyId::from_hash(7), Partition::Auto)]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl LimitFacts {
             let Some(partition) = amount.scope.partition() else { continue };
             // Nearly always there is none, and then the core is never asked.
             facts.unusual |= partition != Partition::default();
-            facts.majority |= partition == Partition::MajorityReclaim;
+            facts.majority |= partition.may_ask_majority();
             let limit = amount.of(Target::DEFAULT);
             // The slower tier decides how few packets of a source already matter.
             for tier in limit.tiers() {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_slowest_limit_of_the_cluster_counts() {
-        let usual = cluster(Partition::Conservative);
+        let usual = cluster(Partition::Auto);
         let found = facts(&[
             ("default", "50pps", usual),
             ("10.0.0.0/8", "5pps", Scope::Local),
@@ -154,7 +154,7 @@ mod tests {
         };
         let [(first, a), (second, b)] = [source(1), source(2)];
         let mut partitions = Partitions::default();
-        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Conservative));
+        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Auto));
         assert_eq!(partitions.ask(), None);
         let unusual = facts(&[
             ("default", "5pps", cluster(Partition::MajorityReclaim)),
@@ -184,7 +184,9 @@ mod tests {
         partitions.forget(second);
         assert_eq!(partitions.of(second, b, Class::ANY), None);
         partitions.begin(facts(&[("default", "5pps", cluster(Partition::Conservative))]));
-        assert!(!partitions.by_majority() && partitions.known.is_empty());
-        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Conservative));
+        assert!(!partitions.by_majority());
+        partitions.begin(facts(&[("default", "5pps", cluster(Partition::Auto))]));
+        assert!(partitions.by_majority() && partitions.known.is_empty());
+        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Auto));
     }
 }

@@ -316,7 +316,7 @@ fn read(path: &Path) -> Result<State, Failure> {
         .map_err(|failure| failure.context(format!("{name} is damaged and cannot be set aside")))?;
     tracing::error!(
         "{name} is damaged ({problem}), with a copy in {}: this host starts without a share of its own, and \
-         what it had lies idle",
+         what it had is given out anew after ten minutes",
         aside.display()
     );
     Ok(lost)
@@ -380,6 +380,7 @@ mod tests {
                 counted: Some(Attempt { number: 1, by: HostId(u64::MAX) }),
                 accepted: Some((Attempt::NONE, Tally::default())),
                 released: Attempt { number: 1, by: HostId(7) },
+                known: true,
             },
         };
         file.keep(&kept).unwrap();

@@ -159,9 +159,9 @@ impl Fleet for View {
         }
         if shares.missing > MIN_HOME {
             let text = format!(
-                "{:.1} % of each limit of the cluster lies idle, with no host that is there{}: a host is down, has lost its \
-                 state directory, or went without `limiter cluster leave`; the others get it after ten minutes, and at \
-                 once by `limiter cluster forget NAME --now`",
+                "{:.1} % of each limit of the cluster belongs to no host that is there{}: a host is down, has lost its \
+                 state directory, or went without `limiter cluster leave`; where no majority uses it, it lies idle for \
+                 ten minutes, or until `limiter cluster forget NAME --now`",
                 100.0 * shares.missing.part(),
                 lost_names(&shares.lost)
             );

@@ -68,7 +68,7 @@ impl EscrowHost {
     /// A host, with a fault if one is to be found.
     pub(in super::super) fn new(birth: Birth, planted: Option<Planted>) -> Self {
         let Birth { me, weight, region, one_of, seed, policy, home_lease, now, .. } = birth;
-        let majority = policy == Partition::MajorityReclaim;
+        let majority = policy.may_ask_majority();
         let mut settings =
             Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
         settings.timing.home_lease = home_lease;
@@ -176,7 +176,7 @@ impl Scheme for EscrowHost {
 
     fn set_policy(&mut self, policy: Partition) {
         self.policy = policy;
-        if policy == Partition::MajorityReclaim {
+        if policy.may_ask_majority() {
             self.settings.majority = true;
             self.escrow.go_by_majority();
         }

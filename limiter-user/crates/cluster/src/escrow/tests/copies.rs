@@ -216,7 +216,7 @@ fn without_bounds_names_and_disks_are_seen() {
     let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), random);
     let worlds = (any::<u64>(), net(), events());
-    let found = (1..=60).find_map(|tried| {
+    let found = (1..=120).find_map(|tried| {
         let (seed, net, history) = worlds.new_tree(&mut runner).unwrap().current();
         let worst = confused(seed, net, &history, Some(Planted::Unbounded));
         (worst > 1.1).then_some((tried, worst))

@@ -207,7 +207,7 @@ fn a_partition_leaves_each_side_its_own() {
 fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
     let mut world = settled(3, 6, GOOD);
     let key = world.keys[0];
-    world.available = Some(key);
+    world.policies.insert(key, Partition::Available);
     (0..3).for_each(|at| demand(&mut world, at, 1.0));
     world.run(2_000);
     let sides = |world: &World| {

@@ -120,8 +120,11 @@ fn begun(seed: u64, net: Net, planted: Option<Planted>) -> World {
     let weights = [100, 100, 50, 200, 100];
     let mut world = World::new(seed, &weights, 3, 2, net);
     world.planted = planted;
-    // In one world of two a majority decides about one key.
-    let decided = world.keys[(seed >> 1 & 1) as usize];
+    // In one world of two a majority decides about one key, and about the other one if there are enough hosts, or not.
+    let [decided, other] = [seed >> 1 & 1, !seed >> 1 & 1].map(|at| world.keys[at as usize]);
+    if seed & 9 == 1 {
+        world.policies.insert(other, Partition::Conservative);
+    }
     match seed & 1 {
         1 => world.decide(decided),
         _ => world.plant(planted),

@@ -158,3 +158,66 @@ fn a_disk_of_an_earlier_era_has_nothing() {
         assert!(used(&mut world) > 0.99);
     }
 }
+
+#[test]
+fn a_majority_uses_what_was_on_a_lost_disk_until_it_is_counted() {
+    for seed in 0..6 {
+        let mut world = settled(3, seed, true);
+        let lost = seed as usize % 3;
+        gone(&mut world, lost);
+        world.lose(lost);
+        world.start(lost);
+        world.all_see_all();
+        world.run(5_000);
+        assert!(world.hosts[lost].home().is_none());
+        let meanwhile = used(&mut world);
+        assert!(meanwhile > 0.95, "{meanwhile} of seed {seed}");
+    }
+}
+
+/// All that each side of a cut uses.
+fn used_by_sides(world: &mut World, sides: [&[usize]; 2]) -> [f64; 2] {
+    for (of, others) in [(sides[0], sides[1]), (sides[1], sides[0])] {
+        let members: BTreeMap<_, _> =
+            of.iter().map(|&at| (world.hosts[at].id, world.hosts[at].member())).collect();
+        for &at in of {
+            world.cut.extend(others.iter().map(|&other| (at, other)));
+            world.see(at, members.clone());
+        }
+    }
+    world.run(4_000);
+    let key = world.keys[0];
+    sides.map(|side| side.iter().map(|&at| world.share(at, key).part()).sum())
+}
+
+#[test]
+fn a_majority_of_three_decides_and_of_two_each_goes_on() {
+    let mut world = World::new(3, &[100; 3], 2, 1, GOOD);
+    world.vote();
+    world.run(20_000);
+    (0..2).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(2_000);
+    assert!(world.hosts[..2].iter().all(|host| host.disk().era.known));
+    let [one, other] = used_by_sides(&mut world, [&[0], &[1]]);
+    assert!((0.49..0.51).contains(&one) && (0.49..0.51).contains(&other), "{one} {other}");
+    world.heal();
+    // With a third one a majority decides.
+    world.start(2);
+    world.all_see_all();
+    world.run(20_000);
+    demand(&mut world, 2, 1.0);
+    assert!(used(&mut world) > 0.98);
+    let [two, one] = used_by_sides(&mut world, [&[0, 1], &[2]]);
+    assert!(two > 0.94 && one < 0.02, "{two} {one}");
+    world.heal();
+    world.all_see_all();
+    world.run(6_000);
+    // And no longer when it has left.
+    world.leave(2);
+    world.run(6_000);
+    world.all_see_all();
+    world.run(4_000);
+    let [one, other] = used_by_sides(&mut world, [&[0], &[1]]);
+    assert!((0.49..0.51).contains(&one) && (0.49..0.51).contains(&other), "{one} {other}");
+    assert_eq!(world.wrong, None);
+}

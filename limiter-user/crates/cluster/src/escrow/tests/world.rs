@@ -107,10 +107,10 @@ pub(super) struct World {
     pub(super) lies: BTreeMap<usize, Share>,
     /// How long home leases last, if not as usual.
     pub(super) home_lease: Option<Duration>,
-    /// The key whose limit stays available.
-    pub(super) available: Option<KeyId>,
-    /// The key whose limit a majority decides about.
-    pub(super) majority: Option<KeyId>,
+    /// Keys whose limit has another policy than the default.
+    pub(super) policies: BTreeMap<KeyId, Partition>,
+    /// Hosts go by votes from the start.
+    votes: bool,
     /// More than the whole is not wrong: what the promise asks for was broken.
     pub(super) excused: bool,
     /// What hosts have told that does not add up: the most of each.
@@ -160,8 +160,8 @@ impl World {
             cut: BTreeSet::new(),
             lies: BTreeMap::new(),
             home_lease: None,
-            available: None,
-            majority: None,
+            policies: BTreeMap::new(),
+            votes: false,
             excused: false,
             doubts: Doubts::default(),
             wrong: None,
@@ -175,7 +175,13 @@ impl World {
 
     /// A majority decides about that key from the start.
     pub(super) fn decide(&mut self, key: KeyId) {
-        self.majority = Some(key);
+        self.policies.insert(key, Partition::MajorityReclaim);
+        self.vote();
+    }
+
+    /// All hosts go by votes from the start.
+    pub(super) fn vote(&mut self) {
+        self.votes = true;
         self.plant(self.planted);
     }
 
@@ -216,7 +222,7 @@ impl World {
         let mut settings = Settings::new(host.id, host.weight);
         settings.region = host.region;
         settings.planted = self.planted;
-        settings.majority = self.majority.is_some();
+        settings.majority = self.votes;
         settings.timing.home_lease = self.home_lease.unwrap_or(settings.timing.home_lease);
         let mut escrow = Escrow::new(settings, host.disk.clone(), now);
         escrow.set_members(now, &host.members);
@@ -390,7 +396,8 @@ impl World {
             if self.excused {
                 continue;
             }
-            if all > Share::WHOLE && self.available != Some(key) && self.wrong.is_none() {
+            let available = self.policies.get(&key) == Some(&Partition::Available);
+            if all > Share::WHOLE && !available && self.wrong.is_none() {
                 let of = |at: usize| self.share(at, key).part();
                 let shares: Vec<f64> = (0..self.hosts.len()).map(of).collect();
                 self.wrong = Some(format!(
@@ -549,11 +556,8 @@ impl World {
                 for (key, share) in shares {
                     if let Some(&demand) = host.demand.get(&key) {
                         escrow.demand(local, key, demand, demand > share);
-                        if self.available == Some(key) {
-                            escrow.set_partition(key, Partition::Available);
-                        }
-                        if self.majority == Some(key) {
-                            escrow.set_partition(key, Partition::MajorityReclaim);
+                        if let Some(policy) = self.policies.get(&key) {
+                            escrow.set_partition(key, *policy);
                         }
                     }
                 }
