@@ -20,10 +20,10 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new(me: &Identity, ring: KeyRing) -> Self {
+    pub(super) fn new(me: &Identity, ring: KeyRing, salt: fn() -> u64) -> Self {
         Self {
             ring,
-            sealer: Sealer::new(me.host(), me.epoch),
+            sealer: Sealer::new(me.host(), me.epoch, salt),
             opener: Opener::new(me.host(), me.epoch),
             counts: Counts::default(),
             other_key: None,

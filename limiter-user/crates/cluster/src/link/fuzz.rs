@@ -161,7 +161,6 @@ fn no_packet_without_a_whole_seal_changes_anything() {
         Rejection::Short,
         Rejection::Long,
         Rejection::Protocol,
-        Rejection::Layout,
         Rejection::Key,
         Rejection::Forged,
         Rejection::Replayed,
@@ -192,6 +191,7 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
             agreement: Agreement::new((32, 64)),
             ring: ring(1),
             seed: 0,
+            salt: || 0,
         };
         let mut reader = Link::new(now, settings);
         let mut frame = frame.clone();

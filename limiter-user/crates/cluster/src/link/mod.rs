@@ -66,6 +66,8 @@ pub struct Settings {
     pub ring: KeyRing,
     /// For what is left to chance.
     pub seed: u64,
+    /// Draws a number for each frame that no copy of this machine draws.
+    pub salt: fn() -> u64,
 }
 
 /// What has come.
@@ -102,10 +104,10 @@ pub struct Link {
 impl Link {
     /// A host that knows nobody yet.
     pub fn new(now: Moment, settings: Settings) -> Self {
-        let Settings { me, cluster, bootstrap, agreement, ring, seed } = settings;
+        let Settings { me, cluster, bootstrap, agreement, ring, seed, salt } = settings;
         Self {
             affiliation: Affiliation::new(cluster, bootstrap, agreement),
-            frames: Frames::new(&me, ring),
+            frames: Frames::new(&me, ring, salt),
             greeter: Greeter::new(now),
             membership: Membership::new(now, me, seed),
             deliveries: VecDeque::new(),

@@ -62,7 +62,8 @@ impl Wire {
         let proposal = ClusterId(100 - number as u64);
         let bootstrap = Bootstrap { expect, proposal, vote: None };
         let agreement = Agreement::new((32, 64));
-        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: number as u64 };
+        let settings =
+            Settings { me, cluster, bootstrap, agreement, ring, seed: number as u64, salt: || 0 };
         self.links.push(Link::new(self.now, settings));
         number
     }
@@ -187,6 +188,7 @@ fn nothing_that_was_recorded_is_heard_again() {
         agreement: Agreement::new((32, 64)),
         ring: ring(1),
         seed: 9,
+        salt: || 0,
     };
     wire.links[0] = Link::new(wire.now, settings);
     replay(&mut wire);
@@ -205,6 +207,7 @@ fn a_host_that_is_started_again_is_known_at_once_though_it_has_no_seed() {
         agreement: Agreement::new((32, 64)),
         ring: ring(1),
         seed: 9,
+        salt: || 0,
     };
     wire.links[0] = Link::new(wire.now, settings);
     wire.run(3000);
@@ -382,6 +385,7 @@ fn clusters_with_one_key_get_to_know_each_other() {
         agreement: Agreement::new((32, 64)),
         ring: ring(1),
         seed: 9,
+        salt: || 0,
     };
     wire.links[other] = Link::new(wire.now, settings);
     wire.run(15_000);
@@ -421,6 +425,7 @@ fn hosts_that_disagree_refuse_each_other_and_know_why() {
         agreement,
         ring: ring(1),
         seed: 9,
+        salt: || 0,
     };
     wire.links[1] = Link::new(wire.now, settings);
     wire.run(20_000);

@@ -21,12 +21,14 @@ pub struct Sealer {
     me: HostId,
     epoch: Epoch,
     number: u64,
+    salt: fn() -> u64,
 }
 
 impl Sealer {
-    /// Of a run that has not sealed anything yet: a second sealer of the same epoch would repeat nonces.
-    pub const fn new(me: HostId, epoch: Epoch) -> Self {
-        Self { me, epoch, number: 0 }
+    /// Of a run that has not sealed anything yet. `salt` draws what no copy of this machine draws: a second sealer of the
+    /// same epoch would repeat nonces without.
+    pub const fn new(me: HostId, epoch: Epoch, salt: fn() -> u64) -> Self {
+        Self { me, epoch, number: 0, salt }
     }
 
     /// A frame of `content` for the run `to` of whoever gets it, 0 if that is not known. `None` after
@@ -46,8 +48,8 @@ impl Sealer {
         let number = self.number;
         self.number += 1;
         let key = ring.active();
-        let header =
-            Header { key: key.short(), cluster, from: self.me, epoch: self.epoch, to, number };
+        let (from, epoch, salt) = (self.me, self.epoch, (self.salt)());
+        let header = Header { key: key.short(), cluster, from, epoch, to, number, salt };
         let mut frame = Vec::with_capacity(Header::LENGTH + content.len() + TAG);
         frame.extend(header.bytes());
         frame.extend_from_slice(content);

@@ -23,11 +23,6 @@ pub enum Rejection {
     /// It is of another version of the protocol.
     #[error("another version of the protocol: all hosts of a cluster need the same")]
     Protocol,
-    /// Its sender's kernel program has another layout.
-    #[error(
-        "another version of limiter: all hosts of a cluster need one with the same layout of maps"
-    )]
-    Layout,
     /// It is of another cluster.
     #[error("another cluster with the same key")]
     Cluster,
@@ -74,12 +69,11 @@ pub enum Rejection {
 impl Rejection {
     /// All of them.
     /// Hosts tell each other counts by the place in here: a new one goes to the end.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 17] = [
         Self::Foreign,
         Self::Short,
         Self::Long,
         Self::Protocol,
-        Self::Layout,
         Self::Cluster,
         Self::Key,
         Self::Forged,
@@ -102,7 +96,6 @@ impl Rejection {
             Self::Short => "short",
             Self::Long => "long",
             Self::Protocol => "protocol",
-            Self::Layout => "layout",
             Self::Cluster => "cluster",
             Self::Key => "key",
             Self::Forged => "forged",

@@ -37,6 +37,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -227,7 +228,8 @@ impl Prepared {
         let me = Identity::new(host, &name, region, listen, epoch, config.weight);
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
         let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
-        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };
+        let seed = random()?;
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed, salt };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
         Ok(Self { socket, settings, seeds, name, kept, keys })
     }
@@ -324,6 +326,14 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
 /// A random number.
 fn random() -> Result<u64, Failure> {
     getrandom::u64().map_err(not_random)
+}
+
+/// A number that no copy of this machine draws.
+fn salt() -> u64 {
+    // Two machines of one snapshot may get the same random numbers, until something else comes to either kernel: but
+    // not at the same nanosecond.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    getrandom::u64().unwrap_or_default() ^ now.as_nanos() as u64
 }
 
 fn not_random(error: getrandom::Error) -> Failure {

@@ -345,7 +345,7 @@ fn is_silent(seed: &Seed, members: &Members, others: &Others) -> bool {
 }
 
 /// Of hosts that would be members if they were set up alike. What else is refused may be anybody's.
-const FROM_STRANGERS: [Rejection; 3] = [Rejection::Key, Rejection::Protocol, Rejection::Layout];
+const FROM_STRANGERS: [Rejection; 2] = [Rejection::Key, Rejection::Protocol];
 
 /// What is to be said of hosts that are not listened to, and have sent something lately.
 fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {

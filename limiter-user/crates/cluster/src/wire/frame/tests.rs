@@ -20,7 +20,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { sealer: Sealer::new(OTHER, epoch(50)), opener: Opener::new(ME, epoch(60)) }
+        Self { sealer: Sealer::new(OTHER, epoch(50), || 7), opener: Opener::new(ME, epoch(60)) }
     }
 
     fn seal(&mut self, content: &[u8]) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn what_was_recorded_before_a_restart_is_not_listened_to_after_it() {
 fn an_earlier_run_of_a_sender_is_not_listened_to_after_a_later_one() {
     let mut pair = Pair::new();
     let late = pair.seal(b"late");
-    let mut runs: Vec<_> = (51..60).map(|second| Sealer::new(OTHER, epoch(second))).collect();
+    let mut runs: Vec<_> = (51..60).map(|second| Sealer::new(OTHER, epoch(second), || 7)).collect();
     let to = epoch(60).short();
     let frame = runs[0].seal(&ring(), CLUSTER, to, b"later").unwrap();
     assert!(pair.open(&frame).is_ok());
@@ -121,7 +121,7 @@ fn other_keys_and_this_host_itself_are_told_apart() {
     let to = epoch(60).short();
     let frame = pair.sealer.seal(&wrong, CLUSTER, to, b"x").unwrap();
     assert_eq!(pair.open(&frame), Err(Rejection::Key));
-    let frame = Sealer::new(ME, epoch(60)).seal(&ring(), CLUSTER, to, b"x").unwrap();
+    let frame = Sealer::new(ME, epoch(60), || 7).seal(&ring(), CLUSTER, to, b"x").unwrap();
     assert_eq!(pair.open(&frame), Err(Rejection::Own));
 }
 
@@ -151,8 +151,19 @@ fn keys_are_changed_without_a_gap() {
 
 #[test]
 fn a_number_is_never_used_twice() {
-    let mut sealer = Sealer::new(ME, epoch(1));
+    let mut sealer = Sealer::new(ME, epoch(1), || 7);
     sealer.number = MAX_NUMBER - 1;
     assert!(sealer.seal(&ring(), 0, 0, b"last").is_some());
     assert!(sealer.seal(&ring(), 0, 0, b"none").is_none());
+}
+
+/// Key streams that are the same would give away what both frames say, and with that the key of their seals.
+#[test]
+fn a_machine_that_is_cloned_repeats_no_key_stream() {
+    let frame = |salt| {
+        let mut sealer = Sealer::new(ME, epoch(1), salt);
+        sealer.seal(&ring(), CLUSTER, 0, &[0; 64]).unwrap().split_off(Header::LENGTH)
+    };
+    assert_ne!(frame(|| 1), frame(|| 2));
+    assert_eq!(frame(|| 1), frame(|| 1));
 }

@@ -21,6 +21,7 @@ async fn host(id: HostId, address: SocketAddr, seeds: &[String], second: u64) ->
         agreement: Agreement::new((32, 64)),
         ring: KeyRing::new(Key::new([3; KEY])),
         seed: second,
+        salt: || 0,
     };
     start(settings, address, seeds).unwrap()
 }
@@ -99,6 +100,7 @@ async fn an_address_that_is_taken_is_told() {
         agreement: Agreement::new((32, 64)),
         ring,
         seed: 0,
+        salt: || 0,
     };
     let failure = start(settings, address, &[]).unwrap_err();
     assert!(failure.message.contains(&address.to_string()) && failure.hint.is_some());
