@@ -107,7 +107,15 @@ fn conservative_leaves_what_the_lost_have_alone() {
 #[test]
 fn a_majority_uses_what_the_lost_have_and_the_limit_is_kept() {
     let hosts = three("auto");
-    let outcome = cut(&hosts, "auto", |_| {});
+    let outcome = cut(&hosts, "auto", |hosts| {
+        wait_for("the host that is cut off to tell", Duration::from_secs(5), || {
+            let status = hosts.daemons[2].cli().run(&["status"]);
+            let told = status.json["warnings"].to_string();
+            (status.code == 1 && told.contains("hears less than half of the hosts")).then_some(())
+        });
+        let status = hosts.daemons[0].cli().run(&["status"]);
+        assert!(!status.json["warnings"].to_string().contains("less than half"), "{status:?}");
+    });
     outcome.admitted.assert_kept("auto", RATE, BURST);
     assert!((0.9..=1.01).contains(&outcome.majority), "{}", outcome.majority);
     // Its floor, 5 % of a third.

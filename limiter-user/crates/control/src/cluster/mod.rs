@@ -37,7 +37,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -136,8 +136,8 @@ pub struct ShareReport {
     pub lost: Vec<(LostHost, Option<String>)>,
     /// How many times the shares of all hosts have been counted.
     pub era: u64,
-    /// Whether it has not heard from so many others lately that it uses its floor alone.
-    pub cut_off: bool,
+    /// If it hears less than half of the hosts: for how long it may still use what is beside its floor.
+    pub cut_off: Option<Duration>,
     /// Whether another host has this one's ledger and has run for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
     /// Whether this host has handed over all its shares.
@@ -253,7 +253,7 @@ impl Running {
         self.shares.end().await;
         self.cluster.link.order(link::Command::Leave);
         // The link ends by itself. It gets a moment to send its leave before the process is gone.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -51,6 +51,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 // Home shares move whenever members or weights change. A warning for each move would teach
 // operators to ignore it.
 const IDLE: Duration = Duration::from_secs(10);
+/// A host whose home lease was renewed for the last time so long ago is cut off.
+// The lease is a little shorter than it says, for clocks that run wrong.
+const UNHEARD: Duration = Duration::from_secs(6);
 /// Messages that are taken in one go.
 // The bound keeps a burst of messages from delaying the scan that is due after it.
 const BATCH: usize = 256;
@@ -544,7 +547,10 @@ impl ShareLoop {
         let (era, until) = self.escrow.home_lease();
         let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(now));
         // A start takes a moment, and who has nothing needs none.
-        let cut_off = !kept.home.is_none() && until <= now && now >= self.began.after(IDLE);
+        let left = until.since(now);
+        let unheard = left + UNHEARD < escrow::Timing::default().home_lease;
+        let settled = !kept.home.is_none() && now >= self.began.after(IDLE);
+        let cut_off = (settled && unheard).then_some(left);
         self.tell.send_replace(ShareReport {
             home: kept.home,
             on_the_way: kept.on_the_way(),

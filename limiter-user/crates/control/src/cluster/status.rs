@@ -167,10 +167,18 @@ impl Fleet for View {
             );
             note(false, text);
         }
-        if shares.cut_off {
-            let text = "this host hears less than half of the hosts of its cluster, and has its floor of each limit alone: \
-                        mend the network between them, or use `limiter cluster forget NAME --now` for those that are off";
-            note(true, text.to_owned());
+        if let Some(left) = shares.cut_off {
+            let floor = match left.as_secs() {
+                0 => "it has its floor of each limit alone".to_owned(),
+                left => format!(
+                    "it has its floor alone of limits that a majority decides about, and in {left} s of all limits"
+                ),
+            };
+            let text = format!(
+                "this host hears less than half of the hosts of its cluster: {floor}; mend the network between them, or \
+                 use `limiter cluster forget NAME --now` for those that are off"
+            );
+            note(true, text);
         }
         // Degraded although this host works: both clusters together admit twice the limit.
         let differ = link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others));
