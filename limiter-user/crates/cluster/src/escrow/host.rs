@@ -34,6 +34,10 @@ pub(super) struct Host {
     /// Until when this host may use what is beside its floor: while half of those who count renew that, itself among
     /// them, the others cannot count without it.
     pub(super) home_lease: Moment,
+    /// Those that membership tells of, this host among them.
+    pub(super) members: BTreeMap<HostId, Member>,
+    /// Whether others are there besides: see [`Host::there`].
+    pub(super) lingers: bool,
     pub(super) views: Views,
     pub(super) peers: BTreeMap<HostId, Peer>,
     /// What this host delegates to itself.
@@ -49,7 +53,9 @@ impl Host {
             quiet,
             leaving: false,
             home_lease: start,
-            views: Views::new(me, members, start),
+            views: Views::new(me, members.clone(), start),
+            members,
+            lingers: false,
             peers: BTreeMap::new(),
             own: Peer::default(),
             counters: Counters::default(),
@@ -173,6 +179,24 @@ impl Host {
     pub(super) fn tell_all(&mut self, now: Moment) {
         let gap = self.gap();
         self.peers.values_mut().for_each(|peer| peer.want(now, gap));
+    }
+
+    /// The members, and those that are none any more, but have talked with this host within `span`.
+    pub(super) fn there(&self, now: Moment, span: Duration) -> BTreeMap<HostId, Member> {
+        // Membership may be wrong about them. To enter another view, and then this one again, costs more than to wait
+        // for some messages: what was delegated under either has to end first.
+        let talks = |host: &HostId| {
+            let talks =
+                |peer: &Peer| peer.delegates && peer.alive(now, span) && peer.hears(now, span);
+            self.peers.get(host).is_some_and(talks)
+        };
+        let mut there = self.members.clone();
+        for (host, member) in self.views.present().members() {
+            if !there.contains_key(&host) && talks(&host) {
+                there.insert(host, member);
+            }
+        }
+        there
     }
 
     /// Whether no other member is there, as this host sees it.

@@ -390,9 +390,17 @@ impl Escrow {
     /// of them whether it is listed or not.
     pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         let now = self.clock.advance(now);
-        let mut members = members.clone();
-        let Settings { me, weight, region, timing, .. } = self.host.settings;
-        members.entry(me).or_insert(Member { weight, region });
+        let Settings { me, weight, region, .. } = self.host.settings;
+        self.host.members.clone_from(members);
+        self.host.members.entry(me).or_insert(Member { weight, region });
+        self.enter_view(now);
+    }
+
+    /// Enters the view of those who are there now, if it is another one.
+    fn enter_view(&mut self, now: Moment) {
+        let timing = self.host.settings.timing;
+        let members = self.host.there(now, self.home.delegation(&timing) / 2);
+        self.host.lingers = members.len() > self.host.members.len();
         if self.host.views.enter(now, &members) {
             // Owners by this view know nothing of any key yet: all is told and divided again at once.
             self.held.owners_changed();

@@ -26,6 +26,9 @@ impl Escrow {
             // Owners by the present view may be delegated to at last.
             self.round = self.round.min(now);
         }
+        if self.host.lingers {
+            self.enter_view(now);
+        }
         self.home.renew(&self.clock);
         let round = now >= self.round;
         self.host.own.counts = self.home.state.era.counts;

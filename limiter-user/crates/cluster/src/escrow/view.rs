@@ -134,6 +134,10 @@ impl Members {
         self.members.get(&host).map_or(0, |member| member.weight)
     }
 
+    pub(super) fn members(&self) -> impl Iterator<Item = (HostId, Member)> {
+        self.members.iter().map(|(&host, &member)| (host, member))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (HostId, u32)> + Clone {
         self.members.iter().map(|(&host, member)| (host, member.weight))
     }

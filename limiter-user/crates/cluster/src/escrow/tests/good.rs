@@ -204,6 +204,27 @@ fn a_partition_leaves_each_side_its_own() {
 }
 
 #[test]
+fn who_is_taken_for_gone_and_talks_goes_on() {
+    let mut world = settled(3, 4, GOOD);
+    (0..3).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(2_000);
+    let all = world.hosts[0].members.clone();
+    for at in [1, 2] {
+        let mut members = all.clone();
+        members.remove(&world.hosts[0].id);
+        world.see(at, members);
+        let used = mean(&mut world, 1_000);
+        assert!(used >= 0.98, "{used}");
+    }
+    for at in [1, 2] {
+        world.see(at, all.clone());
+        let used = mean(&mut world, 1_000);
+        assert!(used >= 0.98, "{used}");
+    }
+    assert_eq!(world.wrong, None);
+}
+
+#[test]
 fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
     let mut world = settled(3, 6, GOOD);
     let key = world.keys[0];
