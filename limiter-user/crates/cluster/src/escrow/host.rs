@@ -224,6 +224,11 @@ impl Host {
         seen.clone().find(|host| counts(*host)).or_else(|| seen.next())
     }
 
+    /// Whether this host is the first of those that it sees.
+    pub(super) fn is_first(&self) -> bool {
+        self.views.present().iter().next().is_some_and(|(host, _)| host == self.settings.me)
+    }
+
     /// A moment after all that this host has told anybody.
     pub(super) fn mark(&self, now: Moment) -> Moment {
         self.peers.values().map(|peer| peer.last_sent).max().unwrap_or_default().max(now)

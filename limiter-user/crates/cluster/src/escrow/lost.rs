@@ -114,8 +114,10 @@ impl Absent {
         host: &Host,
         home: &Home,
     ) -> Vec<(HostId, Share)> {
-        // What they had is about to be given to those who are counted.
-        if home.is_counted() {
+        // What they had is about to be given to those who are counted. And of two, one that is lost may go on with its own
+        // where the limit is `auto`, while a third one that has just come still goes by votes.
+        let two = host.settings.bounded() && home.state.era.tally.hosts <= 2;
+        if home.is_counted() || two {
             return Vec::new();
         }
         let settings = &host.settings;

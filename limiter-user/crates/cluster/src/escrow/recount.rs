@@ -416,7 +416,7 @@ impl Recount {
         let may = era.number > 0
             && !host.settings.planted(Planted::Unbounded)
             // Whoever the operator has told counts: others do not know.
-            && (host.coordinator() == Some(host.settings.me) || !self.forgotten.is_empty())
+            && (host.is_first() || !self.forgotten.is_empty())
             && self.is_majority(present.voters(|_| true), era);
         if !(due && may && self.running.is_none() && now >= self.next && now >= host.quiet) {
             return;
