@@ -92,7 +92,7 @@ impl Header {
     /// They take more than the 12 bytes of plain ChaCha20 (RFC 8439): hence the extended nonce.
     pub(super) fn nonce(&self) -> [u8; 24] {
         let mut nonce = [0; 24];
-        // Without salt it is as good as ever, and two hosts rather share a number by chance than a salted one.
+        // Mixed in, not in the place of something: should the salts be alike after all, the rest still differs.
         nonce[..8].copy_from_slice(&(self.from.0 ^ self.salt).to_be_bytes());
         nonce[8..16].copy_from_slice(&self.epoch.0.to_be_bytes());
         nonce[16..].copy_from_slice(&self.number.to_be_bytes());
