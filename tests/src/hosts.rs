@@ -237,6 +237,20 @@ impl Hosts {
         eprintln!("home shares are even after {:.1} s", begun.elapsed().as_secs_f64());
     }
 
+    /// Waits until all `hosts` know that they, and nobody else, count: from then on most of them decide.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn wait_counted(&self, hosts: &[usize]) {
+        process::wait_for("a recount", TIMEOUT, || {
+            let counted = |&host: &usize| {
+                let era = self.kept(host)["state"]["shares"]["era"].clone();
+                era["counts"] == true && era["tally"]["hosts"] == hosts.len()
+            };
+            hosts.iter().all(counted).then_some(())
+        });
+    }
+
     /// Waits until a limit of the cluster is in force on each of `hosts`.
     ///
     /// # Panics

@@ -99,8 +99,8 @@ pub struct Standing {
     pub counted: Attempt,
     /// What it has accepted, and in which attempt.
     pub accepted: Option<(Attempt, Tally)>,
-    /// The latest attempt that has given up all earlier ones.
-    pub released: Attempt,
+    /// The latest attempt that has voided all earlier ones.
+    pub voided: Attempt,
     /// Its home share, which does not change until the recount is over.
     pub home: Share,
     /// The hosts with shares whose home lease it has renewed so lately that they may go by it, as [`Standing::sum`] has
@@ -134,7 +134,9 @@ pub enum Step {
     Count,
     /// To accept this.
     Accept(Tally),
-    /// To go on as before: this attempt counts nobody, and no earlier one can any more.
+    /// To keep that nothing of an earlier attempt can be decided any more.
+    Void,
+    /// To go on as before: this attempt counts nobody.
     Release,
 }
 

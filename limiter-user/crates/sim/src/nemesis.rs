@@ -506,6 +506,17 @@ jitter = "8ms 441us"
     }
 
     #[test]
+    fn many_may_count_at_once() {
+        for seed in (1..=150).chain([402_808]) {
+            let schedule = schedule(seed, &SIZES);
+            let broken = broken(&schedule, &run(&schedule, seed, Some(Planted::AllCount)));
+            // They are in each other's way, and what is lost lies idle for longer.
+            let fine = matches!(broken, None | Some(Broken::Utilisation(..)));
+            assert!(fine, "seed {seed}: {broken:?}");
+        }
+    }
+
+    #[test]
     fn planted_bugs_are_found_and_made_short() {
         for bug in [
             Planted::GrantNotSubtracted,

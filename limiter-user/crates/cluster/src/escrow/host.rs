@@ -151,11 +151,20 @@ impl Host {
 
     /// Works out until when the home lease lasts, once a `round`, and more often where it may end before the next one.
     pub(super) fn renew_home_lease(&mut self, now: Moment, round: bool, era: &Era) {
-        if !round && self.home_lease > now.after(2 * self.settings.timing.longest(true)) {
+        let before = self.own.renews;
+        self.own.renews = match era.accepted {
+            _ if !era.counts => Moment(0),
+            None => Moment(u64::MAX),
+            // That may have ended the era: then others may have the rest.
+            Some(_) => before.min(now.after(usable(self.settings.timing.home_lease))),
+        };
+        let soon = self.home_lease <= now.after(2 * self.settings.timing.longest(true));
+        if !(round || soon || self.own.renews != before) {
             return;
         }
-        let needed = era.tally.hosts.div_ceil(2).saturating_sub(era.counts.into());
-        let mut renewed: Vec<Moment> = self.peers.values().map(|peer| peer.renews).collect();
+        let needed = era.tally.hosts.div_ceil(2);
+        let all = self.peers.values().chain([&self.own]);
+        let mut renewed: Vec<Moment> = all.map(|peer| peer.renews).collect();
         renewed.sort_unstable_by(|a, b| b.cmp(a));
         let needed = (needed as usize).checked_sub(1);
         let needed = needed.filter(|_| !self.settings.planted(Planted::HomeLeaseNotNeeded));
@@ -167,7 +176,7 @@ impl Host {
 
     /// Forgets what concerns the era before, and tells all of the new one.
     pub(super) fn begin_era(&mut self, now: Moment) {
-        self.home_lease = now;
+        (self.home_lease, self.own.renews) = (now, Moment(0));
         for peer in self.peers.values_mut() {
             (peer.counts, peer.offered, peer.standing) = (false, None, Standing::default());
             peer.renews = Moment(0);

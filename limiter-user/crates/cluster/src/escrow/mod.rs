@@ -216,11 +216,13 @@ pub enum Planted {
     HomeLeaseNotWaited,
     /// A host uses its home share without a home lease.
     HomeLeaseNotNeeded,
+    /// No fault: every host begins recounts, as where all have views of their own.
+    AllCount,
 }
 
 impl Planted {
     fn is_of_recounts(self) -> bool {
-        matches!(self, Self::HomeLeaseNotWaited | Self::HomeLeaseNotNeeded)
+        matches!(self, Self::HomeLeaseNotWaited | Self::HomeLeaseNotNeeded | Self::AllCount)
     }
 }
 

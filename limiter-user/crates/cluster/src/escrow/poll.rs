@@ -155,7 +155,9 @@ impl Escrow {
             // Who is counted renews the home leases of those alone who are counted with it.
             let with = era.counted.is_none_or(|counted| peer.standing.counted == counted);
             let renewed = peer.lease(now, timing.home_lease);
-            let renewed = renewed.filter(|_| era.counts && with && peer.era == era.number);
+            // What it has accepted may have ended the era: then it must not be renewed any more that one goes on in it.
+            let renews = era.counts && era.accepted.is_none() && with && peer.era == era.number;
+            let renewed = renewed.filter(|_| renews);
             message.renews = renewed.is_some();
             peer.renewed = peer.renewed.max(renewed.unwrap_or_default());
             let lease = peer.lease(now, delegation);

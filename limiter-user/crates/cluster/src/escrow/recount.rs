@@ -46,8 +46,8 @@ pub struct Era {
     pub counted: Option<Attempt>,
     /// What this host has accepted, and in which attempt.
     pub accepted: Option<(Attempt, Tally)>,
-    /// The latest attempt that has given up all earlier ones: nothing of them can be decided.
-    pub released: Attempt,
+    /// The latest attempt that has voided all earlier ones.
+    pub voided: Attempt,
     /// All that were counted have been heard in this era.
     pub known: bool,
 }
@@ -75,11 +75,11 @@ impl Era {
         match ask.step {
             Step::Promise => {}
             Step::Count => self.counted = Some(ask.attempt),
-            Step::Release => {
-                self.counted = None;
-                self.released = ask.attempt;
+            Step::Void => {
+                self.voided = ask.attempt;
                 self.accepted.take_if(|(attempt, _)| *attempt < ask.attempt);
             }
+            Step::Release => self.counted = None,
             Step::Accept(tally) => self.accepted = Some((ask.attempt, tally)),
         }
         *self != before
@@ -115,6 +115,8 @@ pub(super) struct Recount {
     differs: Option<Moment>,
     /// Not before.
     next: Moment,
+    /// Since when this host knows of the era, or of anything.
+    began: Moment,
     /// Before that, an earlier run may have renewed home leases that this one does not know of.
     knows: Moment,
     /// Since when this host has nothing more to hand over.
@@ -174,7 +176,8 @@ impl Recount {
     pub(super) fn new(start: Moment, knows: Moment) -> Self {
         let next = start.after(STEP);
         let (running, lacking, differs, empty) = (None, None, None, None);
-        Self { running, lacking, differs, next, knows, empty, forgotten: BTreeMap::new() }
+        let (began, forgotten) = (start, BTreeMap::new());
+        Self { running, lacking, differs, next, began, knows, empty, forgotten }
     }
 
     pub(super) fn forget(&mut self, host: HostId, how: Forget) {
@@ -206,13 +209,12 @@ impl Recount {
             promised: era.promised,
             counted: era.counted.unwrap_or_default(),
             accepted: era.accepted,
-            released: era.released,
+            voided: era.voided,
             home: home.state.home,
             renewed: (now >= self.knows).then(|| {
                 let renewed = host.peers.iter().filter(|(_, peer)| peer.renewed > now);
-                // What a host has no more it cannot use.
-                let have = renewed.filter(|(_, peer)| peer.offered.is_some_and(|it| !it.is_none()));
-                Standing::sum(have.map(|(host, _)| *host))
+                // Also of those that have nothing, as far as is known: some may be on its way to them.
+                Standing::sum(renewed.map(|(host, _)| *host))
             }),
         })
     }
@@ -287,6 +289,7 @@ impl Recount {
         absent: &mut Absent,
     ) {
         (self.running, self.lacking, self.differs) = (None, None, None);
+        self.began = now;
         self.forgotten.clear();
         home.begin_era(number, tally, host.settings.me);
         absent.begin_era();
@@ -320,20 +323,28 @@ impl Recount {
                 if !self.is_majority(present.voters(promises), era) {
                     return Some(Next::Stop);
                 }
-                // More than half had promised that attempt and accepted nothing before it. Whoever was counted by an
-                // earlier one has given and taken since.
                 let standings = present.hosts.values().map(|known| known.standing);
-                let released = standings.clone().map(|standing| standing.released).max();
+                let voided = standings.clone().map(|standing| standing.voided).max();
                 let accepted = standings.filter_map(|standing| standing.accepted);
-                let accepted = accepted.filter(|(attempt, _)| Some(*attempt) > released);
-                let stay = present.stay();
+                let accepted = accepted.filter(|(attempt, _)| Some(*attempt) > voided);
                 match accepted.max_by_key(|(attempt, _)| *attempt) {
                     // What may have been decided is what is decided.
                     Some((_, tally)) => ask(Step::Accept(tally), counted),
-                    None if self.given(now, present, &stay, host).is_some() => {
-                        ask(Step::Count, &stay)
-                    }
-                    // Who was counted by an earlier attempt gives and takes again: nothing comes of that any more.
+                    None => ask(Step::Void, counted),
+                }
+            }
+            Step::Void => {
+                let voids = |standing: &Standing| standing.voided == attempt;
+                if !present.all(|_| true, voids) {
+                    return None;
+                }
+                if !self.is_majority(present.voters(voids), era) {
+                    return Some(Next::Stop);
+                }
+                // Only now may anybody forget that an earlier attempt has counted it.
+                let stay = present.stay();
+                match self.given(now, present, &stay, host, era) {
+                    Some(_) => ask(Step::Count, &stay),
                     None => ask(Step::Release, counted),
                 }
             }
@@ -341,11 +352,13 @@ impl Recount {
             Step::Count => {
                 let hosts = u32::try_from(counted.len()).unwrap_or(u32::MAX);
                 let tally = |lacking| Tally { counted: attempt, hosts, lacking };
-                let given = self.given(now, present, counted, host).map(tally);
+                let given = self.given(now, present, counted, host, era).map(tally);
                 ask(given.map_or(Step::Release, Step::Accept), counted)
             }
             Step::Accept(tally) => {
-                let accepts = |standing: &Standing| standing.accepted == Some((attempt, tally));
+                // Who is not counted may renew the lease of one whose share is given out.
+                let bound = |it: &Standing| tally.lacking.is_none() || it.counted == tally.counted;
+                let accepts = |it: &Standing| it.accepted == Some((attempt, tally)) && bound(it);
                 // What is used in the place of lost hosts by votes from before they were counted out has to end.
                 let waited = tally.lacking.is_none() || now.since(*since) >= wait;
                 let majority = self.is_majority(present.voters(accepts), era);
@@ -372,30 +385,31 @@ impl Recount {
         present: &Present,
         counted: &BTreeSet<HostId>,
         host: &Host,
+        era: &Era,
     ) -> Option<Share> {
         let lacking = present.lacking(counted)?;
-        let lost = self.lacking.is_some_and(|since| now.since(since) >= patience(host));
-        let renews_no_others = |(host, known): (&HostId, &Known)| {
-            let others = counted.iter().filter(|other| *other != host);
-            let has =
-                |other: &HostId| present.hosts.get(other).is_some_and(|it| !it.home.is_none());
-            let have = others.filter(|other| has(other));
-            !known.counts || known.standing.renewed == Some(Standing::sum(have.copied()))
+        let known: Vec<_> =
+            present.hosts.iter().filter(|(host, _)| counted.contains(*host)).collect();
+        let renews_no_others = |(host, known): &(&HostId, &Known)| {
+            let others = counted.iter().filter(|other| other != host);
+            !known.counts || known.standing.renewed == Some(Standing::sum(others.copied()))
         };
-        let ended = || {
-            let mut theirs = present.hosts.iter().filter(|(host, _)| counted.contains(*host));
-            theirs.all(renews_no_others)
-        };
-        let off = || self.forgotten.values().any(|how| *how == Forget::Now);
+        let long = |since: Moment| now.since(since) >= patience(host);
+        // Who counts them out has renewed nothing in this era, and what was renewed in earlier ones has ended.
+        let voters = known.iter().filter(|(_, known)| known.counts).count();
+        let ended =
+            self.is_majority(voters, era) && known.iter().all(renews_no_others) && long(self.began);
+        let off = self.forgotten.values().any(|how| *how == Forget::Now);
         let waits = !host.settings.planted(Planted::HomeLeaseNotWaited);
-        if (lost || !self.forgotten.is_empty()) && (off() || ended() || !waits) {
+        let lost = self.lacking.is_some_and(long);
+        if (lost || !self.forgotten.is_empty()) && (off || ended || !waits) {
             return Some(lacking);
         }
         // So little is on its way, or was lost by rounding. Somebody may have it, so nobody gets it.
         (lacking < NOISE).then_some(Share::NONE)
     }
 
-    /// Looks whether shares are to be counted anew, which the coordinator does.
+    /// Looks whether shares are to be counted anew, which the first host of a view does.
     fn look(&mut self, now: Moment, present: &Present, host: &Host, home: &mut Home) {
         let era = &home.state.era;
         self.forgotten.retain(|host, _| !present.hosts.contains_key(host));
@@ -416,7 +430,9 @@ impl Recount {
         let may = era.number > 0
             && !host.settings.planted(Planted::Unbounded)
             // Whoever the operator has told counts: others do not know.
-            && (host.is_first() || !self.forgotten.is_empty())
+            && (host.is_first()
+                || !self.forgotten.is_empty()
+                || host.settings.planted(Planted::AllCount))
             && self.is_majority(present.voters(|_| true), era);
         if !(due && may && self.running.is_none() && now >= self.next && now >= host.quiet) {
             return;

@@ -104,6 +104,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
                 Step::Count => 1,
                 Step::Accept(_) => 2,
                 Step::Release => 3,
+                Step::Void => 4,
             });
             if let Step::Accept(tally) = step {
                 put_tally(to, tally);
@@ -132,7 +133,7 @@ fn put_standing(to: &mut Vec<u8>, standing: &Standing) {
         put_attempt(to, *attempt);
         put_tally(to, tally);
     }
-    put_attempt(to, standing.released);
+    put_attempt(to, standing.voided);
     put_number(to, standing.home.units());
     // No set has the sum 0.
     to.extend(standing.renewed.unwrap_or(0).to_be_bytes());
@@ -327,9 +328,9 @@ fn standing(from: &mut Reader<'_>) -> Result<Standing, Malformed> {
     let accepts = from.u8()? != 0;
     let (promised, counted) = (attempt(from)?, attempt(from)?);
     let accepted = if accepts { Some((attempt(from)?, tally(from)?)) } else { None };
-    let (released, home) = (attempt(from)?, Share::from_units(from.number()?));
+    let (voided, home) = (attempt(from)?, Share::from_units(from.number()?));
     let renewed = Some(from.u64()?).filter(|sum| *sum != 0);
-    Ok(Standing { promised, counted, accepted, released, home, renewed })
+    Ok(Standing { promised, counted, accepted, voided, home, renewed })
 }
 
 fn ask(from: &mut Reader<'_>) -> Result<Ask, Malformed> {
@@ -339,6 +340,7 @@ fn ask(from: &mut Reader<'_>) -> Result<Ask, Malformed> {
         1 => Step::Count,
         2 => Step::Accept(tally(from)?),
         3 => Step::Release,
+        4 => Step::Void,
         _ => return Err(Malformed),
     };
     Ok(Ask { attempt, step })

@@ -379,7 +379,7 @@ mod tests {
                 promised: Attempt { number: 1, by: HostId(u64::MAX) },
                 counted: Some(Attempt { number: 1, by: HostId(u64::MAX) }),
                 accepted: Some((Attempt::NONE, Tally::default())),
-                released: Attempt { number: 1, by: HostId(7) },
+                voided: Attempt { number: 1, by: HostId(7) },
                 known: true,
             },
         };

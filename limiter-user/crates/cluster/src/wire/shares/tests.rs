@@ -35,11 +35,11 @@ fn standing() -> impl Strategy<Value = Standing> {
     let accepted = proptest::option::of((attempt(), tally()));
     let renewed = proptest::option::of(1..u64::MAX);
     (attempt(), attempt(), accepted, attempt(), share(), renewed).prop_map(
-        |(promised, counted, accepted, released, home, renewed)| Standing {
+        |(promised, counted, accepted, voided, home, renewed)| Standing {
             promised,
             counted,
             accepted,
-            released,
+            voided,
             home,
             renewed,
         },
@@ -52,6 +52,7 @@ fn recount() -> impl Strategy<Value = (Option<Tally>, Option<Standing>, Option<A
         Just(Step::Promise),
         Just(Step::Count),
         Just(Step::Release),
+        Just(Step::Void),
         tally().prop_map(Step::Accept)
     ];
     let ask = (attempt(), step).prop_map(|(attempt, step)| Ask { attempt, step });
