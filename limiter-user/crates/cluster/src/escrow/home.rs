@@ -162,8 +162,10 @@ impl Home {
         message: &Message,
         host: &mut Host,
     ) {
+        // Who leaves has told that it has nothing: nobody minds its home lease any more.
+        let left = host.leaving && self.state.home.is_none();
         // What comes is sent again, or counted as missing.
-        let taken = (!self.is_counted()).then_some(&message.transfers);
+        let taken = (!self.is_counted() && !left).then_some(&message.transfers);
         for transfer in taken.into_iter().flatten() {
             let highest = self.state.incoming.get(&from).copied().unwrap_or(0);
             let again = host.settings.planted(Planted::TransferTakenTwice);

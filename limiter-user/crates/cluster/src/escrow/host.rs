@@ -144,9 +144,11 @@ impl Host {
     }
 
     /// Whether this host delegates at present.
-    pub(super) fn gives(&self, now: Moment, far: bool) -> bool {
-        let lasts = self.home_lease >= now.after(self.settings.timing.delegation(far));
-        now >= self.quiet && lasts && !self.leaving && !self.views.crowded(far)
+    pub(super) fn gives(&self, now: Moment, home: &Home) -> bool {
+        let lasts = self.home_lease >= now.after(home.delegation(&self.settings.timing));
+        // Who has nothing needs no lease to be given some.
+        let may = lasts || home.state.home.is_none();
+        now >= self.quiet && may && !self.leaving && !self.views.crowded(home.state.far)
     }
 
     /// Works out until when the home lease lasts, once a `round`, and more often where it may end before the next one.

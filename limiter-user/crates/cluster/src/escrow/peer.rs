@@ -145,6 +145,11 @@ impl Peer {
         self.echoed.is_some_and(|echoed| now.since(echoed) < span)
     }
 
+    /// Whether it has something or may be given something. Who leaves takes nothing once it has nothing.
+    pub(super) fn stays(&self) -> bool {
+        self.delegates || self.offered.is_some_and(|it| !it.is_none())
+    }
+
     /// Whether something that was given to or by it may still matter.
     pub(super) fn needed(&self, now: Moment, far: Duration) -> bool {
         self.alive(now, far) || self.lent.max(self.renewed) > now

@@ -138,10 +138,10 @@ impl Escrow {
             owned.loans(now, key, all, &host.settings, &mut drafts);
         }
         held.reports(now, all, host, floor, &mut drafts);
-        let gives = host.gives(now, far);
         let views = host.views.listed();
         let (era, standing) = (home.state.era.clone(), recount.standing(now, host, home));
         let (lent, delegation) = (home.lent(&host.settings), home.delegation(&timing));
+        let gives = host.gives(now, home);
         let mut messages = Vec::with_capacity(drafts.len());
         for Draft { to, mut message, .. } in drafts {
             let member = host.views.present().has(to);
@@ -156,8 +156,8 @@ impl Escrow {
             let with = era.counted.is_none_or(|counted| peer.standing.counted == counted);
             let renewed = peer.lease(now, timing.home_lease);
             // What it has accepted may have ended the era: then it must not be renewed any more that one goes on in it.
-            let renews = era.counts && era.accepted.is_none() && with && peer.era == era.number;
-            let renewed = renewed.filter(|_| renews);
+            let renews = era.counts && era.accepted.is_none() && peer.era == era.number;
+            let renewed = renewed.filter(|_| renews && with && peer.stays());
             message.renews = renewed.is_some();
             peer.renewed = peer.renewed.max(renewed.unwrap_or_default());
             let lease = peer.lease(now, delegation);

@@ -118,7 +118,7 @@ impl Pools {
         }
         let (timing, lent) = (host.settings.timing, home.lent(&host.settings));
         // What this host delegates to itself is as any delegation.
-        if host.gives(now, home.state.far) {
+        if host.gives(now, home) {
             let until = now.after(home.delegation(&timing));
             host.views.lend(until);
             let views = host.views.listed();

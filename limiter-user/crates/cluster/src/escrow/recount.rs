@@ -212,8 +212,9 @@ impl Recount {
             voided: era.voided,
             home: home.state.home,
             renewed: (now >= self.knows).then(|| {
-                let renewed = host.peers.iter().filter(|(_, peer)| peer.renewed > now);
                 // Also of those that have nothing, as far as is known: some may be on its way to them.
+                let may = |peer: &Peer| peer.renewed > now && peer.stays();
+                let renewed = host.peers.iter().filter(|(_, peer)| may(peer));
                 Standing::sum(renewed.map(|(host, _)| *host))
             }),
         })
@@ -326,7 +327,8 @@ impl Recount {
                 let standings = present.hosts.values().map(|known| known.standing);
                 let voided = standings.clone().map(|standing| standing.voided).max();
                 let accepted = standings.filter_map(|standing| standing.accepted);
-                let accepted = accepted.filter(|(attempt, _)| Some(*attempt) > voided);
+                // An attempt voids those before it, not what it comes to itself.
+                let accepted = accepted.filter(|(attempt, _)| Some(*attempt) >= voided);
                 match accepted.max_by_key(|(attempt, _)| *attempt) {
                     // What may have been decided is what is decided.
                     Some((_, tally)) => ask(Step::Accept(tally), counted),
@@ -356,8 +358,12 @@ impl Recount {
                 ask(given.map_or(Step::Release, Step::Accept), counted)
             }
             Step::Accept(tally) => {
-                // Who is not counted may renew the lease of one whose share is given out.
-                let bound = |it: &Standing| tally.lacking.is_none() || it.counted == tally.counted;
+                // Who is not counted may have renewed the lease of one whose share is given out, until it accepted.
+                let renews_nobody = Some(Standing::sum(std::iter::empty()));
+                let bound = |it: &Standing| {
+                    let counted = it.counted == tally.counted;
+                    counted || tally.lacking.is_none() || it.renewed == renews_nobody
+                };
                 let accepts = |it: &Standing| it.accepted == Some((attempt, tally)) && bound(it);
                 // What is used in the place of lost hosts by votes from before they were counted out has to end.
                 let waited = tally.lacking.is_none() || now.since(*since) >= wait;
@@ -451,9 +457,8 @@ impl Recount {
         for (other, _) in host.views.present().iter().filter(|(other, _)| *other != me) {
             let peer = host.peers.get(&other).filter(|peer| peer.alive(now, span))?;
             let home = host.settings.whole_of(peer.offered?);
-            let stays = peer.delegates || !home.is_none();
             let Peer { counts, standing, .. } = *peer;
-            hosts.insert(other, Known { home, counts, stays, standing });
+            hosts.insert(other, Known { home, counts, stays: peer.stays(), standing });
         }
         let (era, mine) = (&home.state.era, home.state.home);
         let standing = self.standing(now, host, home).unwrap_or_default();
