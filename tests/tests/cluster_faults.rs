@@ -7,7 +7,8 @@
 //! |---|---|
 //! | another key, replayed and forged packets, also millions of them | here; `link/tests.rs`, `link/fuzz.rs` |
 //! | an old key | `cluster_keys.rs`: a host that was away |
-//! | another protocol or layout of maps | here; `link/tests.rs` |
+//! | another protocol | here; `link/tests.rs` |
+//! | an upgrade to a later protocol, and back | here; `link/tests.rs` |
 //! | two hosts with one name | `cluster.rs`; `link/tests.rs` |
 //! | a host that lies about its demand | `escrow/tests/lies.rs` |
 //! | a seed that is not found, or where nobody answers | here; seeds that change: `cluster_seeds.rs`, `link/seeds.rs` |
@@ -18,14 +19,18 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, Permissions},
     net::{IpAddr, Ipv4Addr},
+    os::unix::fs::PermissionsExt as _,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use tests::{
-    Fleet, Sender, Sent, Stream, frame,
+    Fleet, Sender, Sent, Stream,
+    cli::limiter_binary,
+    frame,
     hosts::{Hosts, Watch, flood},
     model::traffic::Random,
     process::{cpu_time, own_memory, wait_for},
@@ -295,6 +300,59 @@ fn five_hosts_keep_the_limit_through_loss_deafness_a_hang_and_restarts() {
     for host in all {
         assert!(!hosts.log(host).contains("panicked"), "{}", hosts.log(host));
     }
+}
+
+#[test]
+fn a_cluster_is_upgraded_host_by_host_under_load_and_back() {
+    let mut hosts = Hosts::start(3, &[]);
+    let all = [0, 1, 2];
+    set_limit(&hosts, &all);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ahead = folder.path().join("limiter");
+    let binary = limiter_binary();
+    let script =
+        format!("#!/bin/sh\nLIMITER_PROTOCOL_AHEAD=1 exec '{}' \"$@\"\n", binary.display());
+    fs::write(&ahead, script).expect("room for a script");
+    fs::set_permissions(&ahead, Permissions::from_mode(0o700)).expect("it is this user's");
+    let protocol = |hosts: &Hosts, of: usize| {
+        wait_for("what a host tells of itself", TIMEOUT, || {
+            let report = peers(hosts, (of + 1) % 3);
+            let mut peers = report["peers"].as_array()?.iter();
+            let peer = peers.find(|peer| peer["host"] == tests::hosts::name(of))?;
+            peer["details"]["protocol"].as_u64()
+        })
+    };
+    let by_other_protocol = |hosts: &Hosts| {
+        let refused = |host| refused(hosts, (host + 1) % 3, host);
+        all.map(|host| refused(host).get("protocol").copied().unwrap_or(0))
+    };
+    let now = protocol(&hosts, 0);
+    let (watch, begun) = (Watch::new(&hosts.fleet, SOURCE), Instant::now());
+    let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 2.0 * RATE)).into();
+    for (binary, expected) in [(ahead.as_path(), now + 1), (binary.as_path(), now)] {
+        for host in all {
+            assert_eq!(hosts.daemons[host].terminate().code(), Some(0));
+            hosts.daemons[host].restart_as(&hosts.fleet.hosts[host], binary);
+            hosts.wait_members(&all, 3);
+            assert_eq!(protocol(&hosts, host), expected);
+            // Until what it had given before the restart has ended.
+            seconds(2.0);
+        }
+        // Who is a version back may be spoken to as before, until all have heard of it.
+        let before = by_other_protocol(&hosts);
+        assert!(expected == now || before == [0; 3], "{before:?}");
+        seconds(1.0);
+        assert_eq!(by_other_protocol(&hosts), before);
+    }
+    let end = begun.elapsed().as_secs_f64();
+    drop(Sending::stop_all(sending));
+    let admitted = watch.stop();
+    admitted.print(end as u32);
+    admitted.assert_kept("an upgrade and back", RATE, BURST);
+    let used =
+        [(1.0, end), (end - 2.0, end)].map(|(from, to)| admitted.utilisation(RATE, from, to));
+    println!("an upgrade and back: {end:.0} s, {used:.3?} of the limit is used, and at last");
+    assert!(used[0] > 0.6 && used[1] > 0.9, "{used:?}");
 }
 
 #[test]

@@ -7,6 +7,16 @@ use crate::Moment;
 use crate::membership::Identity;
 use crate::wire::{Content, Counts, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
 
+/// A run of a host, and how it is spoken to.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    pub(super) address: SocketAddr,
+    /// In short, 0 if it is not known.
+    pub(super) number: u32,
+    /// The version that it understands.
+    pub(super) version: u8,
+}
+
 /// Seals and opens frames and counts them. It is apart from what they say: of that it knows nothing, so that nothing
 /// but a whole seal gets any further.
 pub(super) struct Frames {
@@ -24,7 +34,7 @@ impl Frames {
         Self {
             ring,
             sealer: Sealer::new(me.host(), me.epoch, salt),
-            opener: Opener::new(me.host(), me.epoch),
+            opener: Opener::new(me.host(), me.epoch, me.versions),
             counts: Counts::default(),
             other_key: None,
             outgoing: VecDeque::new(),
@@ -32,23 +42,17 @@ impl Frames {
     }
 
     /// Seals what is said to a run of a host; `cluster` as frames name it.
-    pub(super) fn seal(
-        &mut self,
-        cluster: u16,
-        (address, run): (SocketAddr, u32),
-        digest: Option<u64>,
-        content: &Content,
-    ) {
+    pub(super) fn seal(&mut self, cluster: u16, run: Run, digest: Option<u64>, content: &Content) {
         let Ok(contents) = Packet::encode(digest, content) else {
             self.counts.unsent += 1;
             return;
         };
         for content in contents {
-            match self.sealer.seal(&self.ring, cluster, run, &content) {
+            match self.sealer.seal(&self.ring, run.version, cluster, run.number, &content) {
                 Some(frame) => {
                     self.counts.sent += 1;
                     self.counts.sent_bytes += frame.len() as u64;
-                    self.outgoing.push_back((address, frame));
+                    self.outgoing.push_back((run.address, frame));
                 }
                 None => self.counts.unsent += 1,
             }

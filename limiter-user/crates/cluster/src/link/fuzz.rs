@@ -213,8 +213,9 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
             }
         }
         let [link, other] = &mut wire.links[..2] else { panic!("two links") };
-        let short = other.affiliation.short();
-        let mut frame = other.frames.sealer.seal(&other.frames.ring, short, run, &content).unwrap();
+        let (short, version) = (other.affiliation.short(), other.me().versions.newest);
+        let mut frame =
+            other.frames.sealer.seal(&other.frames.ring, version, short, run, &content).unwrap();
         link.receive(now, from, &mut frame);
         link.frames.outgoing.clear();
         assert!(link.deliveries.len() <= 2 * MAX_DELIVERIES, "{number}");

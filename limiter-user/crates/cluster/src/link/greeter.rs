@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Moment;
+use crate::wire::Versions;
 
 /// Hellos that are answered in a second.
 pub(super) const MAX_ANSWERS: u32 = 500;
@@ -18,13 +19,15 @@ pub(super) struct Greeter {
     /// When they are greeted next.
     pub(super) due: Moment,
     pause: Duration,
+    /// How often all were greeted.
+    turn: u8,
     /// Answers since a moment.
     answers: (Moment, u32),
 }
 
 impl Greeter {
     pub(super) const fn new(now: Moment) -> Self {
-        Self { seeds: Vec::new(), due: now, pause: PAUSES[0], answers: (now, 0) }
+        Self { seeds: Vec::new(), due: now, pause: PAUSES[0], turn: 0, answers: (now, 0) }
     }
 
     /// Greets all at once, and often from then on.
@@ -38,9 +41,15 @@ impl Greeter {
         self.pause = PAUSES[0];
     }
 
+    /// In which version those are greeted of whom nothing is known, from the oldest on.
+    pub(super) const fn version(&self, versions: Versions) -> u8 {
+        versions.oldest + self.turn % (versions.newest - versions.oldest + 1)
+    }
+
     /// All were greeted: less often from now on by a host that belongs to a cluster.
     pub(super) fn greeted(&mut self, now: Moment, belongs: bool) {
         self.due = now.after(self.pause);
+        self.turn = self.turn.wrapping_add(1);
         // Who waits for a cluster drops packets under its limits: it must not wait ten seconds more.
         self.pause = if belongs { (2 * self.pause).min(PAUSES[1]) } else { self.pause };
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::affiliation::{Affiliation, Other, Others};
 pub use self::founding::{Bootstrap, Step};
-use self::frames::Frames;
+use self::frames::{Frames, Run};
 use self::greeter::Greeter;
 use self::hello::Hello;
 use super::agreement::Agreement;
@@ -213,7 +213,7 @@ impl Link {
     pub fn send(&mut self, to: HostId, digest: Option<u64>, content: &Content) -> bool {
         let me = self.membership.me().host();
         let member = self.members().get(&to).filter(|member| member.host() != me);
-        let Some(run) = member.map(|to| (to.address, to.epoch.short())) else {
+        let Some(run) = member.map(|to| self.run_of(to)) else {
             self.count_unsent();
             return false;
         };
@@ -227,13 +227,15 @@ impl Link {
         if now >= self.greeter.due {
             let Self { affiliation, membership, greeter, .. } = self;
             affiliation.forget(now, |address| membership.is_alive_at(address));
+            // What a seed understands is not known: each version in turn.
+            let version = greeter.version(membership.me().versions);
+            let seed = |&address: &SocketAddr| (address, Run { address, number: 0, version });
+            let mut all: BTreeMap<_, _> = greeter.seeds.iter().map(seed).collect();
             // By their runs, where they are known: what is said to nobody's run is answered, and not heard.
-            let others = affiliation.others.iter();
-            let others = others.map(|(at, other)| (*at, other.identity.epoch.short()));
-            let mut all: BTreeMap<_, _> = greeter.seeds.iter().map(|seed| (*seed, 0)).collect();
-            all.extend(others);
-            all.retain(|address, _| !membership.is_alive_at(*address));
-            all.into_iter().for_each(|run| self.hello(run));
+            let others = self.affiliation.others.iter();
+            all.extend(others.map(|(at, other)| (*at, self.run_of(&other.identity))));
+            all.retain(|address, _| !self.membership.is_alive_at(*address));
+            all.into_values().for_each(|run| self.hello(run));
             if self.deliveries.len() < MAX_DELIVERIES
                 && let Some(step) = self.affiliation.step(now)
             {
@@ -260,8 +262,14 @@ impl Link {
         self.deliveries.pop_front()
     }
 
+    /// How a host is spoken to that is known.
+    fn run_of(&self, to: &Identity) -> Run {
+        let version = self.membership.me().versions.with(to.versions);
+        Run { address: to.address, number: to.epoch.short(), version }
+    }
+
     /// Says who this host is to somebody who does not know it, or an earlier run of it.
-    fn hello(&mut self, run: (SocketAddr, u32)) {
+    fn hello(&mut self, run: Run) {
         let hello = self.affiliation.hello(self.membership.me());
         self.frames.seal(self.affiliation.short(), run, None, &Content::Hello(hello.bytes()));
     }
@@ -273,7 +281,8 @@ impl Link {
         datagram: &mut [u8],
     ) -> Result<(), Rejection> {
         let opened = self.frames.open(now, datagram)?;
-        let run = (address, opened.epoch.short());
+        // Who has written in a version understands it.
+        let run = Run { address, number: opened.epoch.short(), version: opened.version };
         let handled = match opened.to {
             Recipient::This => return self.handle_content(now, run, &opened),
             // It was meant for an earlier run, or is recorded: it changes nothing but tells the sender of this run.
@@ -296,7 +305,7 @@ impl Link {
     fn handle_content(
         &mut self,
         now: Moment,
-        run: (SocketAddr, u32),
+        run: Run,
         opened: &Opened<'_>,
     ) -> Result<(), Rejection> {
         let Packet { digest, content } = Packet::decode(opened.content)?;
@@ -326,12 +335,7 @@ impl Link {
         Ok(())
     }
 
-    fn handle_hello(
-        &mut self,
-        now: Moment,
-        run: (SocketAddr, u32),
-        hello: Hello,
-    ) -> Result<(), Rejection> {
+    fn handle_hello(&mut self, now: Moment, run: Run, hello: Hello) -> Result<(), Rejection> {
         let affiliation = &mut self.affiliation;
         match (affiliation.cluster, hello.cluster) {
             (Some(mine), Some(theirs)) if mine != theirs => {
@@ -369,7 +373,7 @@ impl Link {
 
     fn settle(&mut self) {
         while let Some((to, bytes)) = self.membership.outgoing() {
-            let run = (to.address, to.epoch.short());
+            let run = self.run_of(&to);
             self.frames.seal(self.affiliation.short(), run, None, &Content::Membership(bytes));
         }
         while let Some(event) = self.membership.event() {

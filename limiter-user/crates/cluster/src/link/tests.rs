@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::greeter::MAX_ANSWERS;
 use super::*;
 use crate::Message;
-use crate::wire::{Epoch, KEY, Key, Topic};
+use crate::wire::{Epoch, KEY, Key, Topic, Versions};
 
 const CLUSTER: ClusterId = ClusterId(0x1234_5678_9abc_def0);
 
@@ -66,6 +66,12 @@ impl Wire {
             Settings { me, cluster, bootstrap, agreement, ring, seed: number as u64, salt: || 0 };
         self.links.push(Link::new(self.now, settings));
         number
+    }
+
+    /// A host of the cluster starts again, and remembers nothing.
+    fn restart(&mut self, number: usize, me: Identity) {
+        self.start(me, Some(CLUSTER), ring(1));
+        self.links.swap_remove(number);
     }
 
     /// Two that know each other.
@@ -180,17 +186,7 @@ fn nothing_that_was_recorded_is_heard_again() {
     replay(&mut wire);
     assert!(wire.rejected(0, Rejection::Replayed) > 4);
     // This host is started again, and remembers nothing of what it has heard.
-    let me = identity("a", 1, 200);
-    let settings = Settings {
-        me,
-        cluster: Some(CLUSTER),
-        bootstrap: Bootstrap::NONE,
-        agreement: Agreement::new((32, 64)),
-        ring: ring(1),
-        seed: 9,
-        salt: || 0,
-    };
-    wire.links[0] = Link::new(wire.now, settings);
+    wire.restart(0, identity("a", 1, 200));
     replay(&mut wire);
     assert!(wire.rejected(0, Rejection::StaleRecipient) > 4);
     assert_eq!(wire.links[0].members().len(), 1);
@@ -310,11 +306,80 @@ fn answers_to_hellos_are_bounded() {
     let stranger = wire.start(identity("c", 3, 100), None, ring(1));
     let address = wire.address(0);
     for _ in 0..5000 {
-        wire.links[stranger].hello((address, 0));
+        let version = Versions::THESE.newest;
+        wire.links[stranger].hello(Run { address, number: 0, version });
     }
     let before = wire.links[0].counts().sent;
     wire.run(1);
     assert!(wire.links[0].counts().sent - before < u64::from(MAX_ANSWERS) + 20);
+}
+
+/// Understands these versions.
+fn of_versions(mut me: Identity, oldest: u8, newest: u8) -> Identity {
+    me.versions = Versions { oldest, newest };
+    me
+}
+
+#[test]
+fn a_cluster_is_upgraded_host_by_host_and_back() {
+    let mut wire = Wire { now: Moment(1_000_000_000), ..Wire::default() };
+    let me = |number: usize, second, newest| {
+        of_versions(identity(&format!("host-{number}"), 1 + number as u16, second), 6, newest)
+    };
+    let start = |wire: &mut Wire, number: usize| {
+        let others = (0..3).filter(|other| *other != number).map(|other| wire.address(other));
+        let seeds = others.collect();
+        wire.links[number].set_seeds(wire.now, seeds);
+    };
+    (0..3).for_each(|number| _ = wire.start(me(number, 100, 6), Some(CLUSTER), ring(1)));
+    (0..3).for_each(|number| start(&mut wire, number));
+    wire.run(2_000);
+    for (step, newest) in [7, 7, 7, 6, 6, 6].into_iter().enumerate() {
+        let number = step % 3;
+        wire.restart(number, me(number, 200 + step as u64, newest));
+        start(&mut wire, number);
+        wire.run(1_000);
+        wire.seen.clear();
+        for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+            wire.deliveries(to);
+            let host = wire.links[to].me().host();
+            let content = Content::Other(Topic::Limits, vec![step as u8]);
+            assert!(wire.links[from].send(host, None, &content));
+            wire.run(5);
+            assert!(wire.deliveries(to).iter().any(said(&content)), "{from} to {to} in {step}");
+        }
+        wire.run(2_000);
+        // Both ways, and all that members say: in the newest version that both understand.
+        for (from, to, frame) in &wire.seen {
+            let newest = |at: &SocketAddr| {
+                let link = wire.links.iter().find(|link| link.me().address == *at);
+                link.expect("one of three").me().versions.newest
+            };
+            assert_eq!(frame[1], newest(from).min(newest(to)), "{from} to {to} in {step}");
+        }
+        assert!(wire.links.iter().all(|link| link.members().len() == 3));
+        let refused = (0..3).map(|number| wire.rejected(number, Rejection::Protocol)).sum::<u64>();
+        assert_eq!(refused, 0);
+    }
+}
+
+#[test]
+fn a_seed_that_is_a_version_ahead_is_found() {
+    let mut wire = Wire { now: Moment(1_000_000_000), ..Wire::default() };
+    let ahead = of_versions(identity("ahead", 1, 100), 7, 8);
+    wire.start(ahead, Some(CLUSTER), ring(1));
+    wire.start(of_versions(identity("here", 2, 100), 6, 7), None, ring(1));
+    wire.start(of_versions(identity("behind", 3, 100), 5, 6), None, ring(1));
+    let seed = vec![wire.address(0)];
+    for number in [1, 2] {
+        wire.links[number].set_seeds(wire.now, seed.clone());
+    }
+    wire.run(3_000);
+    assert_eq!(wire.links[1].cluster(), Some(CLUSTER));
+    assert!(wire.links[0].members().len() == 2 && wire.links[1].members().len() == 2);
+    // Two versions apart have no common one.
+    assert!(wire.links[2].cluster().is_none() && wire.links[2].members().len() == 1);
+    assert!(wire.rejected(0, Rejection::Protocol) > 3);
 }
 
 /// All have the same seeds: themselves.

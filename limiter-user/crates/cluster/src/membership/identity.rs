@@ -6,8 +6,8 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::HostId;
-use crate::wire::Epoch;
 use crate::wire::bytes::{Malformed, Reader, put_number, put_text};
+use crate::wire::{Epoch, Versions};
 
 /// Bytes of a host's name, at most.
 pub const MAX_NAME_LEN: usize = 64;
@@ -28,6 +28,8 @@ pub struct Identity {
     pub address: SocketAddr,
     /// Since when it runs.
     pub epoch: Epoch,
+    /// What it understands.
+    pub versions: Versions,
     /// How often it has had to say that it is still there, or something about it has changed.
     pub renewal: u32,
     /// Its part of limits, beside those of others.
@@ -52,6 +54,7 @@ impl Identity {
             region: region.into(),
             address,
             epoch,
+            versions: Versions::THESE,
             renewal: 0,
             // A weight of 0 would leave a host without a home share, and without keys.
             weight: weight.clamp(1, MAX_WEIGHT),
@@ -80,6 +83,7 @@ impl Identity {
         put_text(to, &self.region);
         put_address(to, self.address);
         to.extend(self.epoch.0.to_be_bytes());
+        to.extend([self.versions.oldest, self.versions.newest]);
         put_number(to, self.renewal.into());
         put_number(to, self.weight.into());
     }
@@ -94,12 +98,14 @@ impl Identity {
         let region = from.text(MAX_REGION_LEN)?;
         let address = read_address(from)?;
         let epoch = Epoch(from.u64()?);
+        let versions = Versions { oldest: from.u8()?, newest: from.u8()? };
         let (renewal, weight) = (from.small()?, from.small()?);
         // What is told to operators has to be fit for a terminal, and what is sent to has to be a host.
         let fit = |text: &str| !text.is_empty() && !text.contains(|char: char| char.is_control());
         let usable = host.0 != 0
             && fit(name)
             && fit(region)
+            && versions.has(versions.newest)
             && (1..=MAX_WEIGHT).contains(&weight)
             && address.port() != 0
             && !address.ip().is_unspecified()
@@ -109,7 +115,7 @@ impl Identity {
         if !usable {
             return Err(Malformed);
         }
-        Ok(Self { renewal, ..Self::new(host, name, region, address, epoch, weight) })
+        Ok(Self { versions, renewal, ..Self::new(host, name, region, address, epoch, weight) })
     }
 
     /// A number that stands for all of it.
@@ -212,6 +218,8 @@ pub(crate) mod tests {
         refused(&Identity { host: HostId(0), ..identity("a", 7, 100) });
         refused(&identity("\x1b[2J", 7, 100));
         refused(&identity("a", 0, 100));
+        let versions = Versions { oldest: 7, newest: 6 };
+        refused(&Identity { versions, ..identity("a", 7, 100) });
         refused(&Identity { weight: 0, ..identity("a", 7, 100) });
         refused(&Identity { weight: MAX_WEIGHT + 1, ..identity("a", 7, 100) });
         refused(&Identity { address: ([0, 0, 0, 0], 7).into(), ..identity("a", 7, 100) });
@@ -238,12 +246,13 @@ pub(crate) mod tests {
             let (host, address) = (HostId(host), (ip, port).into());
             let made =
                 Identity::new(host, &name, &region, address, Epoch(epoch), weight);
-            let made = Identity { renewal, ..made };
+            let versions = Versions { oldest: epoch as u8 / 2, newest: epoch as u8 };
+            let made = Identity { versions, renewal, ..made };
             let mut bytes = Vec::new();
             made.write(&mut bytes);
             let read = Identity::read(&mut Reader::new(&bytes)).unwrap();
             prop_assert_eq!(&read, &made);
-            prop_assert_eq!(read.host(), host);
+            prop_assert_eq!((read.host(), read.versions), (host, versions));
             prop_assert_eq!((read.name(), read.region()), (made.name(), made.region()));
             prop_assert_eq!(read.hash(), made.hash());
             prop_assert!(Identity::read(&mut Reader::new(&bytes[..bytes.len() - 1])).is_err());

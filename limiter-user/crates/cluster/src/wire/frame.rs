@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::header::{Header, MAX_NUMBER};
+use super::header::{Header, MAX_NUMBER, Versions};
 use super::key::KeyRing;
 use super::window::Window;
 use super::{Epoch, Rejection, TAG};
@@ -31,11 +31,12 @@ impl Sealer {
         Self { me, epoch, number: 0, salt }
     }
 
-    /// A frame of `content` for the run `to` of whoever gets it, 0 if that is not known. `None` after
+    /// A frame of `content`, in that version, for the run `to` of whoever gets it, 0 if that is not known. `None` after
     /// 2^48 frames, which is 89 years at 100,000 a second.
     pub fn seal(
         &mut self,
         ring: &KeyRing,
+        version: u8,
         cluster: u16,
         to: u32,
         content: &[u8],
@@ -49,7 +50,7 @@ impl Sealer {
         self.number += 1;
         let key = ring.active();
         let (from, epoch, salt) = (self.me, self.epoch, (self.salt)());
-        let header = Header { key: key.short(), cluster, from, epoch, to, number, salt };
+        let header = Header { version, key: key.short(), cluster, from, epoch, to, number, salt };
         let mut frame = Vec::with_capacity(Header::LENGTH + content.len() + TAG);
         frame.extend(header.bytes());
         frame.extend_from_slice(content);
@@ -77,6 +78,8 @@ pub struct Opened<'a> {
     pub from: HostId,
     /// In which run.
     pub epoch: Epoch,
+    /// In which version.
+    pub version: u8,
     /// Of which cluster, in short; 0 if of none yet.
     pub cluster: u16,
     /// For whom.
@@ -132,13 +135,14 @@ impl Sender {
 pub struct Opener {
     me: HostId,
     epoch: Epoch,
+    versions: Versions,
     senders: HashMap<HostId, Sender>,
 }
 
 impl Opener {
-    /// Of a run that has not received anything yet.
-    pub fn new(me: HostId, epoch: Epoch) -> Self {
-        Self { me, epoch, senders: HashMap::new() }
+    /// Of a run that has not received anything yet, and understands these versions.
+    pub fn new(me: HostId, epoch: Epoch, versions: Versions) -> Self {
+        Self { me, epoch, versions, senders: HashMap::new() }
     }
 
     /// Opens a datagram in its place.
@@ -150,7 +154,7 @@ impl Opener {
         ring: &KeyRing,
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Rejection> {
-        let header = Header::read(datagram)?;
+        let header = Header::read(datagram, self.versions)?;
         // Reflected by whoever records frames. Its seal is right, so it must be refused by its sender.
         if (header.from, header.epoch) == (self.me, self.epoch) {
             return Err(Rejection::Own);
@@ -178,8 +182,8 @@ impl Opener {
             let sender = self.senders.entry(header.from).or_insert_with(fresh);
             sender.note(header.epoch, header.number);
         }
-        let Header { from, epoch, cluster, .. } = header;
-        Ok(Opened { from, epoch, cluster, to, other_key, content })
+        let Header { version, from, epoch, cluster, .. } = header;
+        Ok(Opened { version, from, epoch, cluster, to, other_key, content })
     }
 }
 

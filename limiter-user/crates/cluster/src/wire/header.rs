@@ -4,8 +4,30 @@ use super::bytes::Reader;
 use super::{Epoch, MAX_BYTES, Rejection, TAG};
 use crate::HostId;
 
-/// The version of what is said in frames. Hosts of different ones do not understand each other.
-pub const PROTOCOL: u8 = 6;
+/// The versions of what is said in frames that a host understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// From this one on.
+    pub oldest: u8,
+    /// Up to this one.
+    pub newest: u8,
+}
+
+impl Versions {
+    /// Those of this build. A later one understands the newest of these, too: a cluster is upgraded host by host.
+    pub const THESE: Self = Self { oldest: 6, newest: 6 };
+
+    /// Whether this one is understood.
+    pub const fn has(self, version: u8) -> bool {
+        self.oldest <= version && version <= self.newest
+    }
+
+    /// The newest one that `other` understands, too; the newest one at all if there is none.
+    pub fn with(self, other: Self) -> u8 {
+        let common = self.newest.min(other.newest);
+        if self.has(common) && other.has(common) { common } else { self.newest }
+    }
+}
 
 /// What every frame begins with.
 const MAGIC: u8 = 0xc7;
@@ -13,9 +35,11 @@ const MAGIC: u8 = 0xc7;
 /// The largest number of a frame.
 pub const MAX_NUMBER: u64 = (1 << 48) - 1;
 
-/// The head of a frame.
+/// The head of a frame. It is the same in all versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// In which version the content is.
+    pub version: u8,
     /// Which key it is sealed with, in short.
     pub key: u16,
     /// Which cluster the sender belongs to, in short; 0 if to none yet.
@@ -41,7 +65,7 @@ impl Header {
     pub fn bytes(&self) -> [u8; Self::LENGTH] {
         let mut to = [0; Self::LENGTH];
         to[0] = MAGIC;
-        to[1] = PROTOCOL;
+        to[1] = self.version;
         to[2..4].copy_from_slice(&self.key.to_be_bytes());
         to[4..6].copy_from_slice(&self.cluster.to_be_bytes());
         to[6..14].copy_from_slice(&self.from.0.to_be_bytes());
@@ -55,8 +79,8 @@ impl Header {
     /// From a datagram.
     ///
     /// # Errors
-    /// If that is no frame of this version.
-    pub fn read(datagram: &[u8]) -> Result<Self, Rejection> {
+    /// If that is no frame of one of these versions.
+    pub fn read(datagram: &[u8], versions: Versions) -> Result<Self, Rejection> {
         match *datagram {
             [] => return Err(Rejection::Short),
             // Before the length: packets of other programs are counted as such, and not as broken frames.
@@ -71,11 +95,13 @@ impl Header {
             return Err(Rejection::Short);
         }
         let mut from = Reader::new(&datagram[1..]);
-        // Before all other fields: those of another version may lie elsewhere.
-        if from.u8()? != PROTOCOL {
+        let version = from.u8()?;
+        // Before all other fields: those of a version to come may lie elsewhere.
+        if !versions.has(version) {
             return Err(Rejection::Protocol);
         }
         Ok(Self {
+            version,
             key: from.u16()?,
             cluster: from.u16()?,
             from: HostId(from.u64()?),
@@ -105,6 +131,7 @@ mod tests {
     use super::*;
 
     const HEADER: Header = Header {
+        version: 6,
         key: 0x1234,
         cluster: 0x5678,
         from: HostId(u64::MAX - 1),
@@ -118,9 +145,24 @@ mod tests {
         [&HEADER.bytes()[..], &[0; TAG + 1]].concat()
     }
 
+    fn read(datagram: &[u8]) -> Result<Header, Rejection> {
+        Header::read(datagram, Versions { oldest: 5, newest: 6 })
+    }
+
     #[test]
     fn it_is_read_as_it_was_written() {
-        assert_eq!(Header::read(&datagram()), Ok(HEADER));
+        assert_eq!(read(&datagram()), Ok(HEADER));
+    }
+
+    #[test]
+    fn two_hosts_speak_the_newest_version_that_both_understand() {
+        let versions = |oldest, newest| Versions { oldest, newest };
+        assert_eq!(versions(5, 6).with(versions(6, 7)), 6);
+        assert_eq!(versions(6, 7).with(versions(5, 6)), 6);
+        assert_eq!(versions(6, 7).with(versions(6, 7)), 7);
+        // Refused by the other one, and counted there.
+        assert_eq!(versions(5, 6).with(versions(7, 8)), 6);
+        assert_eq!(versions(7, 8).with(versions(5, 6)), 8);
     }
 
     #[test]
@@ -132,12 +174,14 @@ mod tests {
     #[test]
     fn what_is_no_frame_of_this_version_is_told_apart() {
         let mut bytes = datagram();
-        assert_eq!(Header::read(&bytes[..bytes.len() - 1]), Err(Rejection::Short));
-        assert_eq!(Header::read(&[]), Err(Rejection::Short));
-        assert_eq!(Header::read(b"GET / HTTP/1.1"), Err(Rejection::Foreign));
-        bytes[1] += 1;
-        assert_eq!(Header::read(&bytes), Err(Rejection::Protocol));
+        assert_eq!(read(&bytes[..bytes.len() - 1]), Err(Rejection::Short));
+        assert_eq!(read(&[]), Err(Rejection::Short));
+        assert_eq!(read(b"GET / HTTP/1.1"), Err(Rejection::Foreign));
+        bytes[1] -= 1;
+        assert!(read(&bytes).is_ok());
+        bytes[1] += 2;
+        assert_eq!(read(&bytes), Err(Rejection::Protocol));
         bytes.resize(MAX_BYTES + 1, 0);
-        assert_eq!(Header::read(&bytes), Err(Rejection::Long));
+        assert_eq!(read(&bytes), Err(Rejection::Long));
     }
 }

@@ -17,7 +17,7 @@ mod window;
 pub use content::{Content, Packet, TooLong, Topic};
 pub use epoch::Epoch;
 pub use frame::{Opened, Opener, Recipient, Sealer};
-pub use header::{Header, MAX_NUMBER, PROTOCOL};
+pub use header::{Header, MAX_NUMBER, Versions};
 pub use key::{KEY, Key, KeyBytes, KeyRing};
 pub use rejection::{Counts, Rejected, Rejection};
 pub use window::WIDTH;

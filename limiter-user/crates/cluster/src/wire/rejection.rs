@@ -20,8 +20,8 @@ pub enum Rejection {
     /// It is too long for a frame.
     #[error("too long")]
     Long,
-    /// It is of another version of the protocol.
-    #[error("another version of the protocol: all hosts of a cluster need the same")]
+    /// It is in a version that this host does not understand.
+    #[error("another version of the protocol: upgrade by one version at a time")]
     Protocol,
     /// It is of another cluster.
     #[error("another cluster with the same key")]

@@ -225,7 +225,11 @@ impl Prepared {
         // Zero stands for no cluster in frames, and for no ledger.
         kept.begin(epoch, HostId(random()?.max(1)), ClusterId(random()?.max(1)))?;
         let (host, region) = (kept.host(), &config.region);
-        let me = Identity::new(host, &name, region, listen, epoch, config.weight);
+        let mut me = Identity::new(host, &name, region, listen, epoch, config.weight);
+        // A version that there is not yet, to which tests upgrade a cluster host by host.
+        if cfg!(debug_assertions) && std::env::var_os("LIMITER_PROTOCOL_AHEAD").is_some() {
+            me.versions.newest += 1;
+        }
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
         let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
         let seed = random()?;

@@ -4,6 +4,7 @@ use crate::wire::{KEY, Key};
 const ME: HostId = HostId(1);
 const OTHER: HostId = HostId(2);
 const CLUSTER: u16 = 9;
+const VERSION: u8 = Versions::THESE.newest;
 
 fn ring() -> KeyRing {
     KeyRing::new(Key::new([7; KEY]))
@@ -20,11 +21,14 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { sealer: Sealer::new(OTHER, epoch(50), || 7), opener: Opener::new(ME, epoch(60)) }
+        Self {
+            sealer: Sealer::new(OTHER, epoch(50), || 7),
+            opener: Opener::new(ME, epoch(60), Versions::THESE),
+        }
     }
 
     fn seal(&mut self, content: &[u8]) -> Vec<u8> {
-        self.sealer.seal(&ring(), CLUSTER, epoch(60).short(), content).unwrap()
+        self.sealer.seal(&ring(), VERSION, CLUSTER, epoch(60).short(), content).unwrap()
     }
 
     /// What of it is heard.
@@ -69,7 +73,7 @@ fn what_was_recorded_before_a_restart_is_not_listened_to_after_it() {
     let mut pair = Pair::new();
     let recorded = pair.seal(b"yours for a second");
     // This host starts again.
-    pair.opener = Opener::new(ME, epoch(70));
+    pair.opener = Opener::new(ME, epoch(70), Versions::THESE);
     let before = pair.opener.clone();
     let mut frame = recorded;
     let opened = pair.opener.open(&ring(), &mut frame).unwrap();
@@ -83,18 +87,18 @@ fn an_earlier_run_of_a_sender_is_not_listened_to_after_a_later_one() {
     let late = pair.seal(b"late");
     let mut runs: Vec<_> = (51..60).map(|second| Sealer::new(OTHER, epoch(second), || 7)).collect();
     let to = epoch(60).short();
-    let frame = runs[0].seal(&ring(), CLUSTER, to, b"later").unwrap();
+    let frame = runs[0].seal(&ring(), VERSION, CLUSTER, to, b"later").unwrap();
     assert!(pair.open(&frame).is_ok());
     assert_eq!(pair.open(&late), Err(Rejection::Old));
     // Where two hosts have one ledger, the one that is heard of all the time is not forgotten for the
     // many runs of the other one.
     for number in 1..runs.len() {
-        let frame = runs[number].seal(&ring(), CLUSTER, to, b"second host").unwrap();
+        let frame = runs[number].seal(&ring(), VERSION, CLUSTER, to, b"second host").unwrap();
         assert!(pair.open(&frame).is_ok());
-        let frame = runs[0].seal(&ring(), CLUSTER, to, b"first host").unwrap();
+        let frame = runs[0].seal(&ring(), VERSION, CLUSTER, to, b"first host").unwrap();
         assert!(pair.open(&frame).is_ok());
     }
-    let frame = runs[1].seal(&ring(), CLUSTER, to, b"forgotten").unwrap();
+    let frame = runs[1].seal(&ring(), VERSION, CLUSTER, to, b"forgotten").unwrap();
     assert_eq!(pair.open(&frame), Err(Rejection::Old));
 }
 
@@ -102,7 +106,7 @@ fn an_earlier_run_of_a_sender_is_not_listened_to_after_a_later_one() {
 fn what_is_for_anybody_leaves_no_trace() {
     let mut pair = Pair::new();
     let before = pair.opener.clone();
-    let frame = pair.sealer.seal(&ring(), 0, 0, b"hello").unwrap();
+    let frame = pair.sealer.seal(&ring(), VERSION, 0, 0, b"hello").unwrap();
     for _ in 0..2 {
         let mut frame = frame.clone();
         let opened = pair.opener.open(&ring(), &mut frame).unwrap();
@@ -119,9 +123,9 @@ fn other_keys_and_this_host_itself_are_told_apart() {
     let mut pair = Pair::new();
     let wrong = KeyRing::new(Key::new([8; KEY]));
     let to = epoch(60).short();
-    let frame = pair.sealer.seal(&wrong, CLUSTER, to, b"x").unwrap();
+    let frame = pair.sealer.seal(&wrong, VERSION, CLUSTER, to, b"x").unwrap();
     assert_eq!(pair.open(&frame), Err(Rejection::Key));
-    let frame = Sealer::new(ME, epoch(60), || 7).seal(&ring(), CLUSTER, to, b"x").unwrap();
+    let frame = Sealer::new(ME, epoch(60), || 7).seal(&ring(), VERSION, CLUSTER, to, b"x").unwrap();
     assert_eq!(pair.open(&frame), Err(Rejection::Own));
 }
 
@@ -131,7 +135,7 @@ fn keys_are_changed_without_a_gap() {
     let to = epoch(60).short();
     let hears = |sealing: &KeyRing, opening: &KeyRing, expected: bool| {
         let mut pair = Pair::new();
-        let mut frame = pair.sealer.seal(sealing, CLUSTER, to, b"x").unwrap();
+        let mut frame = pair.sealer.seal(sealing, VERSION, CLUSTER, to, b"x").unwrap();
         assert_eq!(pair.opener.open(opening, &mut frame).is_ok(), expected);
     };
     let before = KeyRing::new(old);
@@ -153,8 +157,8 @@ fn keys_are_changed_without_a_gap() {
 fn a_number_is_never_used_twice() {
     let mut sealer = Sealer::new(ME, epoch(1), || 7);
     sealer.number = MAX_NUMBER - 1;
-    assert!(sealer.seal(&ring(), 0, 0, b"last").is_some());
-    assert!(sealer.seal(&ring(), 0, 0, b"none").is_none());
+    assert!(sealer.seal(&ring(), VERSION, 0, 0, b"last").is_some());
+    assert!(sealer.seal(&ring(), VERSION, 0, 0, b"none").is_none());
 }
 
 /// Key streams that are the same would give away what both frames say, and with that the key of their seals.
@@ -162,7 +166,7 @@ fn a_number_is_never_used_twice() {
 fn a_machine_that_is_cloned_repeats_no_key_stream() {
     let frame = |salt| {
         let mut sealer = Sealer::new(ME, epoch(1), salt);
-        sealer.seal(&ring(), CLUSTER, 0, &[0; 64]).unwrap().split_off(Header::LENGTH)
+        sealer.seal(&ring(), VERSION, CLUSTER, 0, &[0; 64]).unwrap().split_off(Header::LENGTH)
     };
     assert_ne!(frame(|| 1), frame(|| 2));
     assert_eq!(frame(|| 1), frame(|| 1));

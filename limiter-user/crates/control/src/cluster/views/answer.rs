@@ -10,7 +10,7 @@ use crate::{RATE_INTERVAL, groups};
 use api::error::Failure;
 use cluster::queries::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
 use cluster::queries::{Answer, Host, MAX_PLACES, Question};
-use cluster::wire::{PROTOCOL, Rejection};
+use cluster::wire::{Rejection, Versions};
 use model::Class;
 use model::{
     rollup::Sums,
@@ -96,12 +96,16 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
     let (uptime, file_limits) = known.await?;
     let shares = cluster.shares.borrow().clone();
     let report = cluster.link.report.borrow().clone();
-    let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
+    let counts = &report.counts;
+    let (members, versions) = {
+        let members = cluster.link.members.borrow();
+        (members.len(), members.get(&cluster.me).map_or(Versions::THESE, |me| me.versions))
+    };
     // By number: a version that does not know a reason can still pass its count on.
     let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));
     Ok(Answer::Host(Box::new(Host {
         version: env!("CARGO_PKG_VERSION").into(),
-        protocol: PROTOCOL.into(),
+        protocol: versions.newest.into(),
         abi: ABI_VERSION,
         uptime_s: uptime.as_secs(),
         home: shares.home.part(),
