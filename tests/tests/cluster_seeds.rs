@@ -1,6 +1,6 @@
 //! Seeds that change while a daemon runs.
 
-use std::{fs, net::IpAddr, path::Path, time::Duration};
+use std::{fs, io::Write as _, net::IpAddr, path::Path, time::Duration};
 
 use serde_json::Value;
 use tests::{
@@ -32,6 +32,62 @@ fn peers(daemon: &Daemon) -> Value {
 
 fn wait_told(daemon: &Daemon, what: &str) {
     wait_for(what, TIMEOUT, || peers(daemon)["warnings"].to_string().contains(what).then_some(()));
+}
+
+/// Where a host listens that others reach at another address.
+const INSIDE: &str = "10.77.0.2";
+
+/// Between `host` and the others addresses are translated, both ways.
+fn translate(fleet: &Fleet, host: usize) {
+    let (receiver, outside) = (&fleet.hosts[host].receiver, Fleet::address(host));
+    process::run(receiver.ip(&["addr", "add", &format!("{INSIDE}/32"), "dev", "lo"]));
+    let rules = format!(
+        "add table ip nat\n\
+         add chain ip nat in {{ type nat hook prerouting priority -100; }}\n\
+         add chain ip nat out {{ type nat hook postrouting priority 100; }}\n\
+         add rule ip nat in ip daddr {outside} udp dport 7700 dnat to {INSIDE}:7700\n\
+         add rule ip nat out ip saddr {INSIDE} snat to {outside}\n"
+    );
+    process::run(receiver.command(&tools::NFT).arg(rules));
+}
+
+#[test]
+fn a_host_behind_nat_is_reached_where_it_says() {
+    let (fleet, home) = (Fleet::new(3), tempfile::tempdir().expect("a temporary folder"));
+    let folder = home.path();
+    let mut generate = tools::own(limiter_binary());
+    process::run(generate.args(["cluster", "key", "generate"]).arg(folder.join("cluster.key")));
+    translate(&fleet, 1);
+    for host in 0..3 {
+        // The third one hears of it from the first alone.
+        configure(folder, host, &[Fleet::address(0)]);
+    }
+    let path = folder.join("1.toml");
+    let outside = Fleet::address(1);
+    let text = fs::read_to_string(&path).expect("a configuration");
+    let inside = text.replace(&format!("listen = \"{outside}"), &format!("listen = \"{INSIDE}"));
+    assert_ne!(text, inside);
+    fs::write(&path, inside).expect("the file can be written");
+    let mut file = fs::OpenOptions::new().append(true).open(&path).expect("a configuration");
+    writeln!(file, "advertise = \"{outside}:7700\"").expect("room for a line");
+    let daemons = [0, 1, 2].map(|host| start(&fleet, folder, host));
+    daemons[0].cli().ok(&["cluster", "init"]);
+    for daemon in &daemons {
+        wait_for("three members, and what each tells of itself", TIMEOUT, || {
+            let told = peers(daemon);
+            let known = told["peers"].as_array()?;
+            let answers = known.iter().filter(|peer| peer["details"]["members"] == 3).count();
+            (known.len() == 3 && answers == 3).then_some(())
+        });
+    }
+    let told = peers(&daemons[2]).to_string();
+    assert!(told.contains(&format!("{outside}:7700")) && !told.contains(INSIDE), "{told}");
+    let cli = daemons[1].cli();
+    cli.ok(&["limit", "set", "1000pps", "--scope", "cluster"]);
+    wait_for("an even part", TIMEOUT, || {
+        let home = cli.run(&["status"]).json["cluster"]["home"].as_f64()?;
+        ((home - 1.0 / 3.0).abs() < 0.03).then_some(())
+    });
 }
 
 #[test]

@@ -105,15 +105,15 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Whether others can reach a host at this address.
+/// Whether others can reach a host at this address, which is the value of that key.
 ///
 /// # Errors
 /// If not: it stands for all addresses of the host, or for a group.
-fn check_listen(address: SocketAddr) -> Result<(), Invalid> {
+fn check_address(key: &str, address: SocketAddr) -> Result<(), Invalid> {
     let ip = address.ip();
     if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
         let message = format!("other hosts cannot reach this one at {address}");
-        let hint = "give [cluster] listen the address and port that other hosts are to use";
+        let hint = format!("give [cluster] {key} the address and port that other hosts are to use");
         return Err(Invalid::new(message).with_hint(hint));
     }
     Ok(())
@@ -143,6 +143,8 @@ pub struct ClusterConfig {
     pub name: Option<String>,
     /// The address and UDP port that peers come to.
     pub listen: Option<SocketAddr>,
+    /// Where others reach it, if that is another address.
+    pub advertise: Option<SocketAddr>,
     /// Hosts to ask for the others; this one may be among them.
     pub seeds: Vec<Seed>,
     /// So many hosts that belong to no cluster found one when they see each other: 2 to 256.
@@ -160,6 +162,7 @@ impl Default for ClusterConfig {
         Self {
             name: None,
             listen: None,
+            advertise: None,
             seeds: Vec::new(),
             bootstrap_expect: None,
             key_file: KEY_FILE.into(),
@@ -214,18 +217,22 @@ impl ClusterConfig {
         if let Some(expect) = self.bootstrap_expect {
             check_expect(expect).map_err(|error| ("cluster_bootstrap_expect", error))?;
         }
+        if let Some(advertise) = self.advertise {
+            check_address("advertise", advertise).map_err(|error| ("cluster_advertise", error))?;
+        }
         if let Some(listen) = self.listen {
-            check_listen(listen).map_err(|error| ("cluster_listen", error))?;
+            check_address("listen", listen).map_err(|error| ("cluster_listen", error))?;
             // A name that was given is good.
             return self.name(own).map(drop).map_err(|error| ("cluster_listen", error));
         }
-        let (message, key) = match (self.seeds.is_empty(), self.bootstrap_expect) {
-            (false, _) => ("there are seeds, but no address to listen on", "cluster_seeds"),
-            (true, Some(_)) => (
-                "hosts are expected, but there is no address to listen on",
-                "cluster_bootstrap_expect",
-            ),
-            (true, None) => return Ok(()),
+        let (message, key) = if !self.seeds.is_empty() {
+            ("there are seeds, but no address to listen on", "cluster_seeds")
+        } else if self.bootstrap_expect.is_some() {
+            ("hosts are expected, but there is no address to listen on", "cluster_bootstrap_expect")
+        } else if self.advertise.is_some() {
+            ("others are told an address, but there is none to listen on", "cluster_advertise")
+        } else {
+            return Ok(());
         };
         let hint = "give the address and UDP port of this host that peers come to: listen = \
                     \"192.0.2.10:7700\" below [cluster], or --cluster-listen";
@@ -316,6 +323,21 @@ mod tests {
         let twice = vec!["edge-2:7700".parse().unwrap(), "EDGE-2:7700".parse().unwrap()];
         for (config, key, about) in [
             (ClusterConfig { listen: None, ..config() }, "cluster_seeds", "no address to listen"),
+            (
+                ClusterConfig {
+                    advertise: config().listen,
+                    seeds: vec![],
+                    listen: None,
+                    ..config()
+                },
+                "cluster_advertise",
+                "none to listen on",
+            ),
+            (
+                ClusterConfig { advertise: Some("0.0.0.0:7700".parse().unwrap()), ..config() },
+                "cluster_advertise",
+                "cannot reach",
+            ),
             (ClusterConfig { seeds: twice, ..config() }, "cluster_seeds", "twice"),
             (ClusterConfig { bootstrap_expect: Some(1), ..config() }, EXPECT, "second cluster"),
             (ClusterConfig { bootstrap_expect: Some(0), ..config() }, EXPECT, "second cluster"),

@@ -347,6 +347,20 @@ pub struct ClusterArgs {
     #[serde(deserialize_with = "cluster_listen")]
     #[schemars(with = "Option<String>", example = "192.0.2.10:7700")]
     pub listen: Option<SocketAddr>,
+    /// Where other hosts reach this one, if not where it listens: behind NAT, or in a container [default: where it listens]
+    ///
+    /// What it sends has to come from there, too.
+    #[arg(
+        id = "cluster_advertise",
+        long = "cluster-advertise",
+        help_heading = CLUSTER,
+        env = "LIMITER_CLUSTER_ADVERTISE",
+        value_name = "ADDR:PORT",
+        value_parser = parse_cluster_listen
+    )]
+    #[serde(deserialize_with = "cluster_listen")]
+    #[schemars(with = "Option<String>", example = "198.51.100.10:7700")]
+    pub advertise: Option<SocketAddr>,
     /// Hosts of the cluster to ask for the others: addresses or DNS names with ports, commas between them
     ///
     /// All hosts may have the same ones, their own address among them.

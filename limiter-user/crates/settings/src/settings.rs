@@ -350,9 +350,17 @@ impl Settings {
 
     /// The cluster that the host is to be in.
     pub fn cluster(&self) -> ClusterConfig {
-        let ClusterArgs { name, listen, seeds, bootstrap_expect, key_file, weight, region } =
-            self.run.cluster.clone();
-        ClusterConfig { name, listen, seeds, bootstrap_expect, key_file, weight, region }
+        let ClusterArgs {
+            name,
+            listen,
+            advertise,
+            seeds,
+            bootstrap_expect,
+            key_file,
+            weight,
+            region,
+        } = self.run.cluster.clone();
+        ClusterConfig { name, listen, advertise, seeds, bootstrap_expect, key_file, weight, region }
     }
 
     /// A daemon that runs with it.

@@ -225,7 +225,8 @@ impl Prepared {
         // Zero stands for no cluster in frames, and for no ledger.
         kept.begin(epoch, HostId(random()?.max(1)), ClusterId(random()?.max(1)))?;
         let (host, region) = (kept.host(), &config.region);
-        let mut me = Identity::new(host, &name, region, listen, epoch, config.weight);
+        let address = config.advertise.unwrap_or(listen);
+        let mut me = Identity::new(host, &name, region, address, epoch, config.weight);
         // A version that there is not yet, to which tests upgrade a cluster host by host.
         if cfg!(debug_assertions) && std::env::var_os("LIMITER_PROTOCOL_AHEAD").is_some() {
             me.versions.newest += 1;
