@@ -120,7 +120,8 @@ impl Key {
     /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
     /// included, may still rely on it (I7).
     pub(super) fn reclaims(&self, now: Moment, key: KeyId, host: &Host) -> bool {
-        if now < host.quiet || host.home_lease < now.after(host.settings.timing.grant) {
+        let leased = host.home_lease >= now.after(host.settings.timing.grant);
+        if now < host.quiet || host.emptied || !leased {
             return false;
         }
         let lapsed = |owner: Option<HostId>| match owner {

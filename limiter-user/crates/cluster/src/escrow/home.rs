@@ -101,9 +101,14 @@ impl Home {
         self.changed |= taken;
         if self.is_counted() {
             // It is counted with what it has.
-            self.ceding.clear();
+            self.cede_nothing();
         }
         taken
+    }
+
+    /// What waits to be given away stays.
+    pub(super) fn cede_nothing(&mut self) {
+        self.ceding.clear();
     }
 
     /// Begins the era that a recount has ended with. Who was counted has what it had, and the host that counted what was
@@ -162,10 +167,8 @@ impl Home {
         message: &Message,
         host: &mut Host,
     ) {
-        // Who leaves has told that it has nothing: nobody minds its home lease any more.
-        let left = host.leaving && self.state.home.is_none();
         // What comes is sent again, or counted as missing.
-        let taken = (!self.is_counted() && !left).then_some(&message.transfers);
+        let taken = (!self.is_counted()).then_some(&message.transfers);
         for transfer in taken.into_iter().flatten() {
             let highest = self.state.incoming.get(&from).copied().unwrap_or(0);
             let again = host.settings.planted(Planted::TransferTakenTwice);

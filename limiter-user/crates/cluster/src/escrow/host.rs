@@ -31,6 +31,9 @@ pub(super) struct Host {
     /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
     pub(super) quiet: Moment,
     pub(super) leaving: bool,
+    /// It leaves and had nothing, which others have heard, perhaps: they do not mind its home lease any more. So it uses
+    /// nothing of what still comes, and hands it on.
+    pub(super) emptied: bool,
     /// Until when this host may use what is beside its floor: while half of those who count renew that, itself among
     /// them, the others cannot count without it.
     pub(super) home_lease: Moment,
@@ -52,6 +55,7 @@ impl Host {
         Self {
             quiet,
             leaving: false,
+            emptied: false,
             home_lease: start,
             views: Views::new(me, members.clone(), start),
             members,
@@ -161,7 +165,9 @@ impl Host {
             Some(_) => before.min(now.after(usable(self.settings.timing.home_lease))),
         };
         let soon = self.home_lease <= now.after(2 * self.settings.timing.longest(true));
-        if !(round || soon || self.own.renews != before) {
+        // Before that, leases may have been forgotten.
+        let quiet = now < self.quiet;
+        if !(round || soon || quiet || self.own.renews != before) {
             return;
         }
         let needed = era.tally.hosts.div_ceil(2);

@@ -87,7 +87,7 @@ impl Far {
     pub(super) fn take(
         &mut self,
         now: Moment,
-        from: HostId,
+        (from, latest): (HostId, bool),
         loan: &Loan,
         until: Moment,
         memory: Moment,
@@ -102,10 +102,12 @@ impl Far {
         let new = HeldLease { number: loan.number, share, until, memory };
         match known.taken.last_mut() {
             Some(last) if new.number < last.number => return false,
-            Some(last) if new.number == last.number => {
+            Some(last) if (new.number, new.share) == (last.number, last.share) => {
                 last.prolong(&new);
                 return false;
             }
+            // As with grants: the lender has forgotten it meanwhile, and counts anew.
+            Some(last) if new.number == last.number && !latest => return false,
             _ => {}
         }
         // Earlier loans stay in the list: grants may have been made of them (I11).

@@ -452,6 +452,25 @@ impl Escrow {
         self.host.settings.majority = true;
     }
 
+    /// This host's clock is wrong, or was a moment ago: what it was given may have ended, and what it gave may last. So it
+    /// gives and takes nothing until all of that has ended, and has its floor meanwhile, as after a restart. Returns whether
+    /// that matters: not where no other host can use anything.
+    pub fn distrust_clock(&mut self, now: Moment) -> bool {
+        let now = self.clock.advance(now);
+        if self.alone(now) {
+            return false;
+        }
+        let Self { host, home, held, recount, .. } = self;
+        let timing = host.settings.timing;
+        host.quiet = now.after(clock::grace(home.longest(&timing)));
+        // Both by a clock that was wrong: the leases that it has, and those that it has renewed.
+        host.peers.values_mut().for_each(|peer| peer.renews = Moment(0));
+        recount.forget_renewed(now.after(clock::grace(timing.home_lease)));
+        home.cede_nothing();
+        held.touch_all();
+        true
+    }
+
     /// Takes an operator's word that a host is gone for good. What it had is given to the others as soon as that breaks no
     /// promise.
     pub fn forget_host(&mut self, host: HostId, how: Forget) {

@@ -192,12 +192,12 @@ impl Owned {
         true
     }
 
-    /// Takes what owners in other regions lend.
+    /// Takes what an owner in another region lends, in its latest message or not.
     pub(super) fn take_loans(
         &mut self,
         now: Moment,
         base: Moment,
-        lender: HostId,
+        lender: (HostId, bool),
         message: &Message,
         settings: &Settings,
     ) {

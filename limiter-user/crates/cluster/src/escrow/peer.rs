@@ -145,7 +145,7 @@ impl Peer {
         self.echoed.is_some_and(|echoed| now.since(echoed) < span)
     }
 
-    /// Whether it has something or may be given something. Who leaves takes nothing once it has nothing.
+    /// Whether it has something or may be given something to use. Who leaves only hands on what comes once it had nothing.
     pub(super) fn stays(&self) -> bool {
         self.delegates || self.offered.is_some_and(|it| !it.is_none())
     }

@@ -55,6 +55,7 @@ impl Escrow {
             self.round = Moment(self.round.0 + (since / every + 1) * every);
         }
         self.home.hand_over(now, &mut self.host);
+        self.host.emptied |= self.host.leaving && self.home.state.home.is_none();
         // From here on the home share is what it will be when the messages go out.
         let floor = self.floor();
         // Before it is known whether this host is alone: after a pause it may still grant to one that it sees no
@@ -235,6 +236,10 @@ impl Escrow {
         reclaims: bool,
     ) -> Option<(Share, Moment)> {
         let settings = &self.host.settings;
+        // What it was given before is not known after a restart, and may have ended where its clock was wrong.
+        if now < self.host.quiet {
+            return None;
+        }
         let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));
         let mut add = |more: Share, end: Moment| {
             if !more.is_none() {

@@ -45,7 +45,7 @@ impl Escrow {
             // taken beside it.
             if now >= host.quiet {
                 held.take_grants(now, base, (from, latest), message, host);
-                owned.take_loans(now, base, from, message, &host.settings);
+                owned.take_loans(now, base, (from, latest), message, &host.settings);
             }
             if let Some(peer) = host.peers.get_mut(&from) {
                 peer.take_votes(now, echo.after(usable(message.delegated_for)), message);

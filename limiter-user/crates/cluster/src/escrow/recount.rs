@@ -184,6 +184,11 @@ impl Recount {
         self.forgotten.insert(host, how);
     }
 
+    /// It is not known which home leases were renewed that last until then.
+    pub(super) fn forget_renewed(&mut self, until: Moment) {
+        self.knows = until;
+    }
+
     /// Whether this host, which leaves and has nothing, may go: once it does not count, or if the others do not see to that.
     pub(super) fn lets_go(&mut self, now: Moment, host: &Host, home: &Home) -> bool {
         let since = *self.empty.get_or_insert(now);

@@ -5,6 +5,7 @@
 //! limits there are to the replica (`replica`); every other topic to a task of its own.
 
 mod audit;
+mod clock_guard;
 mod core_worker;
 mod demand;
 mod forget;
@@ -138,6 +139,8 @@ pub struct ShareReport {
     pub era: u64,
     /// If it hears less than half of the hosts: for how long it may still use what is beside its floor.
     pub cut_off: Option<Duration>,
+    /// What is wrong with this host's clock, or was some seconds ago: then it has its floor alone.
+    pub clock: Option<String>,
     /// Whether another host has this one's ledger and has run for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
     /// Whether this host has handed over all its shares.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
+use super::clock_guard::{ClockFault, ClockGuard};
 use super::core_worker::{Answer, Request};
 use super::host::Host;
 use super::key::Keys;
@@ -54,6 +55,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// A host whose home lease was renewed for the last time so long ago is cut off.
 // The lease is a little shorter than it says, for clocks that run wrong.
 const UNHEARD: Duration = Duration::from_secs(6);
+/// For so long it is told that the clock was wrong.
+const CLOCK_TOLD: Duration = Duration::from_secs(5);
 /// Messages that are taken in one go.
 // The bound keeps a burst of messages from delaying the scan that is due after it.
 const BATCH: usize = 256;
@@ -162,6 +165,9 @@ struct ShareLoop {
     leaving: Option<oneshot::Sender<bool>>,
     /// Since when home shares are with no host that is there.
     idle: Option<Moment>,
+    clock: ClockGuard,
+    /// What was wrong with the clock last, and when that was seen.
+    clock_fault: Option<(ClockFault, Moment)>,
     /// When this loop began.
     began: Moment,
     /// What hosts are called that are there or lost.
@@ -192,6 +198,8 @@ impl ShareLoop {
             partitions: Partitions::default(),
             leaving: None,
             idle: None,
+            clock: ClockGuard::default(),
+            clock_fault: None,
             began: now,
             names: BTreeMap::new(),
         }
@@ -363,8 +371,28 @@ impl ShareLoop {
         self.belong(id);
     }
 
+    /// Falls back to the floor where leases and buckets go by a clock that is wrong.
+    fn look_at_clock(&mut self, now: Moment) {
+        let Some(fault) = self.clock.look().filter(|_| self.escrow.distrust_clock(now)) else {
+            return;
+        };
+        if self.clock_fault_told(now).is_none() {
+            tracing::warn!("{fault}: it has its floor of cluster limits alone until that is over");
+            self.due.report = now;
+        }
+        self.clock_fault = Some((fault, now));
+        self.due.poll = now;
+    }
+
+    fn clock_fault_told(&self, now: Moment) -> Option<ClockFault> {
+        let lately = |(_, at): &(ClockFault, Moment)| now.since(*at) < CLOCK_TOLD;
+        self.clock_fault.filter(lately).map(|(fault, _)| fault)
+    }
+
     /// Does what is due.
     fn step(&mut self, now: Moment) {
+        // Before all that goes by the clock.
+        self.look_at_clock(now);
         // An error means that the core is gone. The loop learns that from `handle_answer` and need
         // not end here.
         if self.host.limits.has_changed().unwrap_or_default() {
@@ -565,6 +593,7 @@ impl ShareLoop {
             lost,
             era,
             cut_off,
+            clock: self.clock_fault_told(now).map(|fault| fault.to_string()),
             refused: self.host.refused,
             left: self.host.left,
             doubts: self.escrow.doubts(),

@@ -180,6 +180,13 @@ impl Fleet for View {
             );
             note(true, text);
         }
+        if let Some(fault) = &shares.clock {
+            let text = format!(
+                "{fault}: it has its floor of cluster limits alone until some seconds after that is over; look whether \
+                 the time of day is being corrected (`chronyc tracking`)"
+            );
+            note(true, text);
+        }
         // Degraded although this host works: both clusters together admit twice the limit.
         let differ = link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others));
         let apart = other_clusters(&link.others).into_iter().chain(differ);

@@ -103,7 +103,7 @@ fn what_an_operator_forgets_comes_back_at_once() {
 }
 
 /// A host is cut off from all others, which all see.
-fn cut_off(world: &mut World, at: usize) {
+pub(super) fn cut_off(world: &mut World, at: usize) {
     let id = world.hosts[at].id;
     for other in (0..world.hosts.len()).filter(|other| *other != at) {
         world.cut.extend([(at, other), (other, at)]);
@@ -161,6 +161,37 @@ fn who_is_cut_off_uses_its_share_until_its_lease_ends() {
         world.run(6_000);
         // Its floor is its own while nobody can tell it: that much is more than the limit.
         assert!(world.all(key).part() < 1.02);
+    }
+}
+
+#[test]
+fn who_sees_that_its_clock_is_wrong_has_its_floor_until_it_is_right() {
+    for (seed, millionths) in [(0, 83_333), (1, -83_333), (2, 10_000), (3, -10_000)] {
+        for sees in [true, false] {
+            let mut world = settled(3, seed, false);
+            world.slew(0, millionths);
+            for _ in 0..20 {
+                world.run(200);
+                if sees {
+                    world.distrust(0);
+                }
+            }
+            world.run(1);
+            let key = world.keys[0];
+            assert_eq!(world.share(0, key).part() < 0.02, sees);
+            if !sees {
+                continue;
+            }
+            // Nobody hears it any more: what it was granted goes to others at its end by their clocks.
+            cut_off(&mut world, 0);
+            world.run(3_000);
+            assert_eq!(world.wrong, None);
+            world.slew(0, 0);
+            world.heal();
+            world.all_see_all();
+            world.run(6_000);
+            assert!(used(&mut world) > 0.97);
+        }
     }
 }
 

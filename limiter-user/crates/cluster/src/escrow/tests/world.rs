@@ -40,13 +40,13 @@ pub(super) struct Net {
 }
 
 /// A kernel: what it enforces whatever the daemon does.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Kernel {
     floor: Share,
     words: BTreeMap<KeyId, (Share, Moment)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) id: HostId,
     pub(super) weight: u32,
@@ -89,7 +89,7 @@ impl Host {
 }
 
 /// All of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) now: u64,
     pub(super) hosts: Vec<Host>,
@@ -202,6 +202,22 @@ impl World {
                 self.start(at);
             }
         }
+    }
+
+    /// From now on the clock of a host is fast by so many millionths.
+    pub(super) fn slew(&mut self, at: usize, millionths: i64) {
+        let local = self.local(at);
+        let host = &mut self.hosts[at];
+        (host.offset, host.since, host.drift) = (local.0, self.now, millionths);
+    }
+
+    /// The daemon of a host sees that its clock is wrong.
+    pub(super) fn distrust(&mut self, at: usize) {
+        let now = self.local(at);
+        if let Some(escrow) = &mut self.hosts[at].escrow {
+            escrow.distrust_clock(now);
+        }
+        self.hosts[at].next = now;
     }
 
     fn local(&self, at: usize) -> Moment {
