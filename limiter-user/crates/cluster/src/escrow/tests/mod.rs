@@ -1,6 +1,7 @@
 //! The shares of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
 
 mod copies;
+mod every;
 mod good;
 mod lies;
 mod recount;
@@ -11,6 +12,7 @@ mod world;
 use proptest::prelude::*;
 
 use super::*;
+use recount::cut_off;
 use world::{MS, Net, Random, World};
 
 /// What goes wrong.
