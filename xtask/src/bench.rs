@@ -1,4 +1,4 @@
-//! `bench`: the limiter beside what it competes with, its sketch, its control plane, and its hash.
+//! `bench`: the limiter beside what it competes with, its sketch, its control plane, its hash, and a fleet of it.
 
 use std::process::ExitCode;
 
@@ -10,12 +10,12 @@ use crate::{build, run::Cmd, setup, workspace};
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `sketch`, `control` or `hash` to measure that, then options of the benchmark, which are handed
-    /// on: --json FILE, --chart FILE, --rounds N, --quick
+    /// `sketch`, `control`, `hash` or `fleet` to measure that, then options of the benchmark, which are
+    /// handed on: --json FILE, --chart FILE, --rounds N, --quick
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "sketch|control|hash] [OPTIONS"
+        value_name = "sketch|control|hash|fleet] [OPTIONS"
     )]
     args: Vec<String>,
 }
@@ -27,6 +27,7 @@ impl Args {
             Some((what, rest)) if what == "sketch" => ("bench-sketch", rest),
             Some((what, rest)) if what == "control" => ("bench-control", rest),
             Some((what, rest)) if what == "hash" => ("bench-hash", rest),
+            Some((what, rest)) if what == "fleet" => ("bench-fleet", rest),
             _ => ("bench", &self.args),
         }
     }
@@ -70,6 +71,7 @@ mod tests {
         assert_split(&["sketch", "--json", "file"], "bench-sketch", &["--json", "file"]);
         assert_split(&["control"], "bench-control", &[]);
         assert_split(&["hash", "--json", "file"], "bench-hash", &["--json", "file"]);
+        assert_split(&["fleet", "--json", "file"], "bench-fleet", &["--json", "file"]);
         assert_split(&[], "bench", &[]);
     }
 }

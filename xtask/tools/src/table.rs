@@ -52,6 +52,7 @@ tools! {
     PING = Tool::debian("ping", "iputils-ping", &[Test]);
     HPING3 = Tool::debian("hping3", "hping3", &[Test]);
     IPERF3 = Tool::debian("iperf3", "iperf3", &[Test]).service("iperf3");
+    HAPROXY = Tool::debian("haproxy", "haproxy", &[Bench]).service("haproxy");
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
     CURL = Tool::debian("curl", "curl", &[Test]);
     OPENSSL = Tool::debian("openssl", "openssl", &[Test]);
