@@ -425,7 +425,10 @@ impl Recount {
         let era = &home.state.era;
         self.forgotten.retain(|host, _| !present.hosts.contains_key(host));
         let homes: Share = present.hosts.values().map(|known| known.home).sum();
-        let lacks = homes + home.state.on_the_way() + NOISE < Share::WHOLE;
+        // What is on its way to a lost host is as lost as that.
+        let sent = home.state.outgoing.iter().filter(|(to, _)| present.hosts.contains_key(to));
+        let on_the_way: Share = sent.map(|(_, transfer)| transfer.share).sum();
+        let lacks = homes + on_the_way + NOISE < Share::WHOLE;
         let stay = present.hosts.values().filter(|known| known.stays);
         let differs = stay.clone().count() != era.tally.hosts as usize
             || stay.clone().any(|known| !known.counts);
