@@ -50,8 +50,8 @@ fn the_default_file_is_the_default() {
         assert_eq!(in_force.origin_text(&key), format!("limiter.toml:{}", line_of(&example, &key)));
         let example =
             ["admin_group", "group_limit"].contains(&key.as_str()) || key.starts_with("http_");
-        let cluster =
-            ["name", "listen", "seeds", "bootstrap_expect"].map(|key| format!("cluster_{key}"));
+        let cluster = ["name", "listen", "advertise", "seeds", "bootstrap_expect"]
+            .map(|key| format!("cluster_{key}"));
         if !example && !cluster.contains(&key) {
             assert_eq!(value, default, "{key}");
         }
