@@ -320,13 +320,14 @@ impl Recount {
         let (attempt, era) = (*attempt, &home.state.era);
         let is_counted = |standing: &Standing| standing.counted == attempt;
         let ask = |step, counted: &BTreeSet<HostId>| Some(Next::Ask(step, counted.clone()));
+        // Once all that are there do: whether they are a majority.
+        let agree = |does: &dyn Fn(&Standing) -> bool| {
+            present.all(|_| true, does).then(|| self.is_majority(present.voters(does), era))
+        };
         match *step {
             Step::Promise => {
                 let promises = |standing: &Standing| standing.promised == attempt;
-                if !present.all(|_| true, promises) {
-                    return None;
-                }
-                if !self.is_majority(present.voters(promises), era) {
+                if !agree(&promises)? {
                     return Some(Next::Stop);
                 }
                 let standings = present.hosts.values().map(|known| known.standing);
@@ -342,10 +343,7 @@ impl Recount {
             }
             Step::Void => {
                 let voids = |standing: &Standing| standing.voided == attempt;
-                if !present.all(|_| true, voids) {
-                    return None;
-                }
-                if !self.is_majority(present.voters(voids), era) {
+                if !agree(&voids)? {
                     return Some(Next::Stop);
                 }
                 // Only now may anybody forget that an earlier attempt has counted it.
