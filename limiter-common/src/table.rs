@@ -52,6 +52,13 @@ pub const fn is_filled(tat: Ticks) -> bool {
     tat >= FILLED
 }
 
+/// Whether a slot is claimed, and not filled yet.
+#[inline(always)]
+#[must_use]
+pub const fn makes_room(tat: Ticks) -> bool {
+    is_claimed(tat) && !is_filled(tat)
+}
+
 /// The last packet of a source, as [`Slot::last_seen`] has it: `denies:4 | time:60`, in ns since boot. The lowest
 /// bit of the time says that the packet was over the limit, and `denies`, in units of 2^23 ns, how long from then on
 /// every other one is, as far as was looked: nothing but that word has to be read to drop it.
@@ -280,6 +287,13 @@ impl Matches {
     pub const fn rest(self) -> Self {
         Self(self.0 & self.0.wrapping_sub(1))
     }
+}
+
+/// A way's byte among its set's fingerprints: 0 if it is empty.
+#[inline(always)]
+#[must_use]
+pub const fn fingerprint_of(fingerprints: u64, way: u32) -> u64 {
+    fingerprints >> ((way % WAYS) * 8) & 0xff
 }
 
 /// A set's fingerprints with another byte for a way.

@@ -78,6 +78,11 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
+    fn find_by(&self, _: &Arrival, fingerprints: u64) -> Option<Option<u32>> {
+        slot(limiter_find_by(fingerprints, self.hand))
+    }
+
+    #[inline(always)]
     fn charge(&self, _: &Arrival, index: u32) -> Option<Attempt<Reason>> {
         Attempt::from_bits(limiter_charge(index, self.hand))
     }
@@ -105,8 +110,7 @@ impl Steps for Kernel {
 
     #[inline(always)]
     fn shared_slot(&self, _: &Arrival, kind: u64) -> Option<Option<u32>> {
-        let found = limiter_shared_slot(kind);
-        (found != MISSING).then(|| found.checked_sub(1).map(|slot| slot as u32))
+        slot(limiter_shared_slot(kind))
     }
 
     #[inline(always)]
@@ -157,6 +161,18 @@ fn bits(answer: Option<bool>) -> u32 {
 #[inline(always)]
 fn answer(bits: u32) -> Option<bool> {
     (bits != NO_ANSWER).then_some(bits == 1)
+}
+
+/// A slot, as a number that a function can return: it and one, 0 if there is none.
+#[inline(always)]
+fn number(slot: Option<Option<u32>>) -> u64 {
+    slot.map_or(MISSING, |slot| slot.map_or(0, |slot| u64::from(slot) + 1))
+}
+
+/// The slot that has become `number`.
+#[inline(always)]
+fn slot(number: u64) -> Option<Option<u32>> {
+    (number != MISSING).then(|| number.checked_sub(1).map(|slot| slot as u32))
 }
 
 /// The maps, and the packet in hand.
@@ -213,6 +229,14 @@ extern "C" fn limiter_next_of_group(again: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
+extern "C" fn limiter_find_by(fingerprints: u64, hand: u32) -> u64 {
+    let found =
+        in_hand(hand).and_then(|(kernel, packet)| steps::find_by(&kernel, packet, fingerprints));
+    number(found)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
 extern "C" fn limiter_charge(index: u32, hand: u32) -> u32 {
     let charged = in_hand(hand).and_then(|(kernel, packet)| steps::charge(&kernel, packet, index));
     Attempt::to_bits(charged)
@@ -250,12 +274,10 @@ extern "C" fn limiter_shared_limits(passed: u32) -> u32 {
     Attempt::to_bits(reason.map(Attempt::Done))
 }
 
-/// The slot and one; 0 if there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn limiter_shared_slot(kind: u64) -> u64 {
-    let slot = in_hand(0).and_then(|(kernel, packet)| steps::shared_slot(&kernel, packet, kind));
-    slot.map_or(MISSING, |slot| slot.map_or(0, |slot| u64::from(slot) + 1))
+    number(in_hand(0).and_then(|(kernel, packet)| steps::shared_slot(&kernel, packet, kind)))
 }
 
 #[unsafe(no_mangle)]

@@ -26,8 +26,11 @@ pub(super) fn denies<S: State>(state: &S, found: &SlotRef<'_>, packet: &Arrival)
     let slot = found.slot;
     let until_ns = LastSeen(atomic::load(&slot.last_seen)).denies_until();
     let generation = packet.published.generation();
+    // The tag last: whoever gets the slot takes it off before anything else. A CPU that was stopped since it found the
+    // bucket must not drop its packet for who has it now.
     if packet.coarse_ns >= until_ns
         || PolicyWord(atomic::load(&slot.policy)).generation() != generation
+        || atomic::load(&slot.tag) != packet.hash.0
     {
         return Some(false);
     }
@@ -91,7 +94,7 @@ pub fn charge<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         shadow(state, policy, found.index, packet, ticks(exact_ns))?;
     }
     if charged == Charge::Admitted {
-        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        passed(slot, packet, now_ns);
         return Some(Attempt::Done(Reason::Conforming));
     }
     let lasts = || match waits {
@@ -208,16 +211,26 @@ pub(super) fn over<S: State>(
     if atomic::load(&slot.dropped) == 0 {
         event(state, state.config()?, EventKind::Limited, packet, policy_slot, last.ns());
     }
-    record(slot, &slot.dropped, packet, last);
+    count(slot, &slot.dropped, packet);
+    // It denies others, so it must not be said of who may have got the slot since. Whoever does writes that word after
+    // it has taken off the tag.
+    let before = atomic::load(&slot.last_seen);
+    if atomic::load(&slot.tag) == packet.hash.0 {
+        atomic::replace(&slot.last_seen, before, last.0);
+    }
     Some(if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit })
 }
 
-/// Counts a packet of a tracked source.
+/// Counts a packet that passes at `now_ns`.
 #[inline(always)]
-pub(super) fn record(slot: &Slot, outcome: &AtomicU64, packet: &Arrival, last: LastSeen) {
-    // Added, as packets of one source may come on several CPUs. The time is only stored: each of
-    // them is right.
+pub(super) fn passed(slot: &Slot, packet: &Arrival, now_ns: u64) {
+    count(slot, &slot.passed, packet);
+    // Only stored: packets of one source may come on several CPUs, and the time of each of them is right.
+    atomic::store(&slot.last_seen, LastSeen::passed(now_ns).0);
+}
+
+#[inline(always)]
+fn count(slot: &Slot, outcome: &AtomicU64, packet: &Arrival) {
     atomic::add(outcome, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
-    atomic::store(&slot.last_seen, last.0);
 }

@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::charge::{denies, drop_cache_entry};
 use super::classes::Classified;
 use super::listed::by_list;
-use super::lookup::{Arrival, charge_found, find};
+use super::lookup::{Arrival, SlotRef, charge_found, find};
 use super::sketched::{Added, add};
 use super::steps::Steps;
 use crate::abi::{Config, Internal, Newcomers, PolicyWord, Reason, UNLIMITED_SLOT};
@@ -109,8 +109,9 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
     // a source with a bucket is charged for every packet.
     state.note(Internal::Contended);
     pause(packet.fingerprints(state)?);
-    if let Some(found) = find(state, packet)?
-        && let Attempt::Done(reason) = charge_found(state, &found, packet)?
+    let fingerprints = atomic::load(packet.fingerprints(state)?);
+    if let Some(index) = state.find_by(packet, fingerprints)?
+        && let Attempt::Done(reason) = charge_found(state, &SlotRef::new(state, index)?, packet)?
     {
         return Some(reason);
     }

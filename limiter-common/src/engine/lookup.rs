@@ -12,7 +12,9 @@ use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
-use crate::table::{FILLED, Matches, Slot, WAYS, fingerprint, is_claimed, is_filled, slot_index};
+use crate::table::{
+    FILLED, Matches, Slot, WAYS, fingerprint, is_claimed, is_filled, makes_room, slot_index,
+};
 
 /// A packet on its way. Plain numbers, so that the kernel program can lay it where each of its functions finds it.
 #[derive(Clone, Copy, Debug)]
@@ -139,12 +141,17 @@ impl<'a> SlotRef<'a> {
 /// Where the packet's source is; `Some(None)` if nowhere.
 #[inline(always)]
 pub(super) fn find<'a, S: State>(state: &'a S, packet: &Arrival) -> Option<Option<SlotRef<'a>>> {
-    find_by(state, packet, atomic::load(packet.fingerprints(state)?))
+    search(state, packet, atomic::load(packet.fingerprints(state)?))
 }
 
-/// The same, by fingerprints that its set had a moment ago.
+/// The slot of the source of the packet in hand, by fingerprints that its set had a moment ago; `Some(None)` if nowhere.
 #[inline(always)]
-pub(super) fn find_by<'a, S: State>(
+pub fn find_by<S: State>(state: &S, packet: &Arrival, fingerprints: u64) -> Option<Option<u32>> {
+    Some(search(state, packet, fingerprints)?.map(|found| found.index))
+}
+
+#[inline(always)]
+fn search<'a, S: State>(
     state: &'a S,
     packet: &Arrival,
     fingerprints: u64,
@@ -155,8 +162,10 @@ pub(super) fn find_by<'a, S: State>(
     while !matches.is_empty() && looks < WAYS {
         let way = matches.way();
         let found = packet.slot_ref(state, way)?;
-        // A fingerprint has eight bits only, so one source in 256 has the same.
-        if atomic::load(&found.slot.tag) == packet.hash.0 {
+        // A fingerprint has eight bits only, so one source in 256 has the same. And a bucket that makes room is none any
+        // more: the CPU that takes it may be stopped before it says so, and all packets of its source would pass.
+        let differs = atomic::load(&found.slot.tag) ^ packet.hash.0;
+        if differs == 0 && !makes_room(atomic::load(&found.slot.tat)) {
             return Some(Some(found));
         }
         matches = matches.rest();

@@ -195,5 +195,7 @@ fn a_source_that_two_cpus_meet_first_gets_one_bucket() {
         assert!(passed.iter().any(|passed| *passed != Some(false)), "{passed:?}");
         memory.assert_sound();
         assert!(memory.tracked().count() <= 1);
+        // Nor had it another one before, with what it owed.
+        assert!(memory.internal(Internal::Promotions) <= 1);
     });
 }

@@ -2,10 +2,10 @@
 
 use super::State;
 use super::attempt::Attempt;
-use super::charge::{over, record};
+use super::charge::{over, passed};
 use super::draw::{Tats, judge};
 use super::events::event;
-use super::lookup::{Arrival, SlotRef, find_by, resolve};
+use super::lookup::{Arrival, SlotRef, resolve};
 use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
 use super::steps::Steps;
@@ -20,13 +20,14 @@ use crate::promotions::Budget;
 use crate::share::{CostMultiplier, Grant};
 use crate::table::{
     CHEAP, CLAIMED, FILLED, Identity, LastSeen, Slot, WAYS, Ways, clear_fingerprint, fingerprint,
-    is_claimed, with_fingerprint,
+    fingerprint_of, is_claimed, with_fingerprint,
 };
 
-/// The way that a packet's source gets, and what is lost by it: when its bucket was used last, 0 if that is full, with
-/// flags above any time.
+/// The way that a packet's source gets, by which time of its bucket it was chosen, and what is lost by it: when that was
+/// used last, 0 if it is full, with flags above any time.
 struct Victim {
     way: u32,
+    tat: Ticks,
     lost: u64,
 }
 
@@ -47,20 +48,24 @@ const PUBLISH_TRIES: u32 = 4;
 #[inline(always)]
 fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Option<Victim> {
     // The word is at hand: only where no way is empty are eight lines of memory touched.
-    let mut empty = ways.empty(atomic::load(packet.fingerprints(state)?));
+    let fingerprints = packet.fingerprints(state)?;
+    let mut empty = ways.empty(atomic::load(fingerprints));
     let mut looks = 0;
     while !empty.is_empty() && looks < WAYS {
         let way = empty.way();
+        let tat = atomic::load(&packet.slot_ref(state, way)?.slot.tat);
         // Nobody waits for who fills one. That CPU may be stopped: the packets of all that wait would pass meanwhile.
-        if !is_claimed(atomic::load(&packet.slot_ref(state, way)?.slot.tat)) {
-            return Some(Victim { way, lost: 0 });
+        // And this CPU may have been stopped: a way that is not claimed may be filled by now, and in use. Its
+        // fingerprint was set before it was opened.
+        if !is_claimed(tat) && fingerprint_of(atomic::load(fingerprints), way) == 0 {
+            return Some(Victim { way, tat, lost: 0 });
         }
         empty = empty.rest();
         looks += 1;
     }
     // Or a flood would find the same way of each set first, and its holder would pay for all.
     let start = packet.hash.0 as u32;
-    let mut best = Victim { way: 0, lost: u64::MAX };
+    let mut best = Victim { way: 0, tat: CLAIMED, lost: u64::MAX };
     let mut looks = 0;
     while looks < WAYS && best.lost != 0 {
         let way = start.wrapping_add(looks) % WAYS;
@@ -79,7 +84,7 @@ fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Opti
         let busy = u64::from(debt != 0).wrapping_neg();
         let lost = (seen | denies | dear) & busy | tat & Victim::KEPT | ways.not(way);
         if lost < best.lost {
-            best = Victim { way, lost };
+            best = Victim { way, tat, lost };
         }
         looks += 1;
     }
@@ -103,10 +108,9 @@ pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         return Some(Attempt::Done(Reason::Deferred));
     }
     let ways = Ways::new(resolved.slot(), policy.gate);
-    let Victim { way, lost } = victim(state, packet, ways, now)?;
+    let Victim { way, tat: before, lost } = victim(state, packet, ways, now)?;
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
     let identity = state.identity(index)?;
-    let before = atomic::load(&slot.tat);
     // After the time, which is replaced only if nobody has come meanwhile: so both are of one
     // holder.
     let occupied = atomic::load(&slot.tag) != 0;
@@ -119,8 +123,7 @@ pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     {
         return Some(Attempt::Done(reason));
     }
-    // This is the lock. It fails if a packet was charged since: then the bucket is in use after
-    // all.
+    // This is the lock. It fails if a packet was charged since the way was chosen: then the bucket is in use after all.
     if !atomic::replace(&slot.tat, before, CLAIMED) {
         return Some(Attempt::Contended);
     }
@@ -174,7 +177,7 @@ pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         state.note(Internal::Evictions);
     }
     let reason = if admitted {
-        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        passed(slot, packet, now_ns);
         Reason::Conforming
     } else {
         let last = LastSeen::over_limit(now_ns, 0);
@@ -188,12 +191,12 @@ pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<
 /// The word orders all CPUs that fill ways for the same source at once: the first one keeps its way, and the others see
 /// it. No fingerprint leads to `way` yet.
 #[inline(always)]
-fn publish<S: State>(state: &S, packet: &Arrival, way: u32) -> Option<bool> {
+fn publish<S: Steps>(state: &S, packet: &Arrival, way: u32) -> Option<bool> {
     let fingerprints = packet.fingerprints(state)?;
     let mut tries = 0;
     while tries < PUBLISH_TRIES {
         let seen = atomic::load(fingerprints);
-        if find_by(state, packet, seen)?.is_some() {
+        if state.find_by(packet, seen)?.is_some() {
             return Some(false);
         }
         let next = with_fingerprint(seen, way, fingerprint(packet.hash));

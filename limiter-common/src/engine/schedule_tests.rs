@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::memory::Memory;
+use super::memory::{DEFAULT_SLOT, Memory};
 use super::planted::{self, Charge, Renew};
 use super::tests::{PERIOD, limiter, packet, policy, quick, source, tier};
 use super::*;
-use crate::abi::PolicyWord;
+use crate::abi::{Internal, PolicyWord, on_full};
 use crate::schedule::{explore, finds};
-use crate::table::WAYS;
+use crate::table::{WAYS, Ways};
 
 /// Schedules of a scenario, of each kind.
 const SCHEDULES: usize = 1500;
 
-/// Lets each CPU judge packets at once; returns how many passed.
-pub(super) fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
+/// Lets each CPU judge packets at once; returns how many passed on each.
+fn each_at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> Vec<u64> {
     let cpus: Vec<_> = packets
         .iter()
         .zip(0..)
@@ -27,7 +27,12 @@ pub(super) fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
             })
         })
         .collect();
-    cpus.into_iter().map(|cpu| cpu.join().expect("a CPU ends") as u64).sum()
+    cpus.into_iter().map(|cpu| cpu.join().expect("a CPU ends") as u64).collect()
+}
+
+/// The same; returns how many passed on all of them.
+pub(super) fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
+    each_at_once(memory, packets).into_iter().sum()
 }
 
 /// Packets of a source that pass, of `count` one after the other.
@@ -137,6 +142,80 @@ fn a_source_that_several_cpus_meet_first_gets_one_bucket() {
         assert!((4..=5).contains(&passed), "{passed}");
         memory.assert_sound();
         assert_eq!(memory.tracked().count(), 1);
+        // Nor did it have another one before, with what it owed.
+        assert_eq!(memory.internal(Internal::Promotions), 1);
+        assert_eq!(in_turn(&memory, 7, 9), 0);
+    });
+}
+
+/// A source sends again while another one is about to get its bucket, which was full.
+#[test]
+fn a_bucket_that_is_in_use_again_stays() {
+    explore(SCHEDULES, || {
+        let memory = limiter(policy(1000, 16), 1, 1 << 6, 2);
+        let passed = |number| assert_eq!(in_turn(&memory, number, 4), 4);
+        passed(7);
+        memory.advance(1000 * PERIOD);
+        // Everybody else owes too much to make room.
+        (101..100 + WAYS).for_each(passed);
+        let memory = Arc::new(memory);
+        // Below the gate is one packet, so who has no bucket any more needs none.
+        at_once(&memory, &[&[7], &[8, 8]]);
+        memory.assert_sound();
+        assert_eq!(memory.internal(Internal::BusyEvictions), 0);
+    });
+}
+
+/// A set of buckets under a limit of gate 1, all full, and a source that gets the one of the source 7 when it asks.
+fn with_idle_buckets(limit: Policy) -> (Memory, u32) {
+    let memory = limiter(limit, 1, 1 << 6, 2);
+    assert!(packet(&memory, 7).passes());
+    // Two ways are for other limits.
+    (100..100 + WAYS - 3).for_each(|number| assert!(packet(&memory, number).passes()));
+    memory.advance(1000 * PERIOD);
+    let first = (0..WAYS).find(|way| Ways::new(DEFAULT_SLOT, 1).not(*way) == 0);
+    let begins = |number| memory.cpu(0).hash(source(number)).0 as u32 % WAYS;
+    let other = (200..).find(|&number| Some(begins(number)) == first);
+    (memory, other.expect("one in eight"))
+}
+
+/// A source sends all the time that another CPU takes to get its bucket, which was full.
+#[test]
+fn who_makes_room_is_limited_meanwhile() {
+    explore(SCHEDULES, || {
+        let (memory, other) = with_idle_buckets(quick(8));
+        let memory = Arc::new(memory);
+        let passed = at_once(&memory, &[&[7; 16], &[other]]) - 1;
+        memory.assert_sound();
+        // It may meet the other one once between two looks.
+        assert!((8..=9).contains(&passed), "{passed} of 8");
+    });
+}
+
+#[test]
+fn nobody_is_denied_for_who_has_got_its_slot() {
+    explore(SCHEDULES, || {
+        let (memory, other) = with_idle_buckets(policy(10, 5));
+        let memory = Arc::new(memory);
+        let passed = each_at_once(&memory, &[&[7], &[other; 7]]);
+        assert_eq!(passed[0], 1);
+        assert!(packet(&memory, 7).passes());
+    });
+}
+
+#[test]
+fn who_gets_a_slot_is_not_denied_for_who_had_it() {
+    explore(SCHEDULES, || {
+        let (memory, other) = with_idle_buckets(policy(10, 5));
+        assert_eq!(in_turn(&memory, 7, 5), 5);
+        // Those that are over their limit keep their buckets.
+        (100..100 + WAYS - 3).for_each(|number| assert_eq!(in_turn(&memory, number, 6), 5));
+        memory.advance(PERIOD);
+        atomic::store(&memory.config.on_full, on_full::EVICT_OLDEST);
+        let memory = Arc::new(memory);
+        let passed = each_at_once(&memory, &[&[7], &[other; 2]]);
+        assert_eq!(passed[1], 2);
+        assert_eq!(in_turn(&memory, other, 2), 2);
     });
 }
 

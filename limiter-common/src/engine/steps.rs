@@ -4,7 +4,7 @@ pub use super::charge::charge;
 pub use super::classes::classify;
 pub use super::group::{Next, by_group, next_of_group, of_group};
 pub use super::listed::entry;
-pub use super::lookup::renew;
+pub use super::lookup::{find_by, renew};
 pub use super::promotion::promote;
 pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits, shared_slot};
 pub use super::windows::{Question, ask_window, charge_windows, convert};
@@ -65,6 +65,13 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn next_of_group(&self, group: &Arrival, again: bool) -> Option<Next> {
         next_of_group(self, group, again)
+    }
+
+    /// The slot of the source of the packet in hand, by fingerprints that its set had a moment ago; `Some(None)` if it has
+    /// none.
+    #[inline(always)]
+    fn find_by(&self, packet: &Arrival, fingerprints: u64) -> Option<Option<u32>> {
+        find_by(self, packet, fingerprints)
     }
 
     /// Charges the packet in hand to the bucket in the slot at `index`. Contended only if that is another

@@ -5,7 +5,7 @@
 
 use super::State;
 use super::attempt::Attempt;
-use super::charge::{denied, record};
+use super::charge::{denied, passed};
 use super::draw::{Charge, charge, deepest};
 use super::lookup::{Arrival, SlotRef};
 use super::shadow::shadow;
@@ -18,7 +18,7 @@ use crate::features::{TierRef, Which};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{TICKS_PER_NS, Ticks, clamped, ticks};
 use crate::share::CostMultiplier;
-use crate::table::{LastSeen, is_claimed};
+use crate::table::is_claimed;
 
 /// What is asked of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ pub fn charge_windows<S: Steps>(
         shadow(state, policy, index, packet, now)?;
     }
     if charged == Charge::Admitted {
-        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        passed(slot, packet, now_ns);
         return Some(Attempt::Done(Reason::Conforming));
     }
     let lasts = || {
