@@ -17,6 +17,11 @@ const MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets that tell a rate well enough: fewer are chance.
 // A count of 32 is uncertain by its root, about a sixth.
 const ENOUGH: u64 = 32;
+/// Who sends nothing for as long as so many packets would take has stopped, unless it often pauses.
+// By chance, at the same rate, once in e^12 = 160,000 looks. A share waits meanwhile with who does not use it.
+const MISSED: f64 = 12.0;
+/// It pauses often if it did so lately, for more than one part in this of the present silence.
+const PAUSES: f64 = 1.5;
 /// A bucket that is younger tells what its source sends by itself.
 // As long as a grant: counts of a longer time say little of the present.
 const YOUNG: Duration = Duration::from_millis(500);
@@ -31,6 +36,13 @@ pub(super) struct DemandEstimator {
     since: Moment,
     /// How long a look takes that tells something under this limit.
     span: Duration,
+    /// What was told last, packets a second.
+    pace: f64,
+    /// Packets at the last look, when there were more of them than before, and how long that had taken: the longest of
+    /// the latest few times.
+    latest: u64,
+    heard: Moment,
+    pause: Duration,
 }
 
 /// What a source has sent lately.
@@ -65,7 +77,35 @@ impl DemandEstimator {
         // All counts since the bucket began are the present demand, if that is recent.
         let none = Counts { since_ns: counts.since_ns, ..Counts::default() };
         let demand = if age < YOUNG { member.demand(&none, age.max(MIN_AGE)) } else { guess };
-        (Self { counts, since: now, span: span_of(&member.limit) }, demand)
+        let latest = counts.packets();
+        let span = span_of(&member.limit);
+        let gauge = Self {
+            counts,
+            since: now,
+            span,
+            pace: 0.0,
+            latest,
+            heard: now,
+            pause: Duration::ZERO,
+        };
+        (gauge, demand)
+    }
+
+    /// Begins to measure anew, when `pace` was told.
+    fn told(&mut self, now: Moment, member: &ClusterMember, pace: f64) {
+        let (counts, span) = (member.bucket.counts, span_of(&member.limit));
+        *self = Self { counts, since: now, span, pace, ..*self };
+    }
+
+    /// Whether a source that sent steadily has stopped, when it has sent `packets` in all.
+    fn has_stopped(&mut self, now: Moment, packets: u64) -> bool {
+        let silent = now.since(self.heard);
+        if packets != self.latest {
+            let pause = silent.max(self.pause * 3 / 4);
+            *self = Self { latest: packets, heard: now, pause, ..*self };
+            return false;
+        }
+        silent >= self.pause.mul_f64(PAUSES) && silent.as_secs_f64() * self.pace >= MISSED
     }
 
     /// Whether the bucket tells by itself what its source sends.
@@ -92,6 +132,10 @@ impl DemandEstimator {
             let (sends, drops) = (counts.packets() > 0, counts.dropped > 0);
             return Some(Snapshot { demand, sends, drops });
         }
+        if self.has_stopped(now, counts.packets()) {
+            self.told(now, member, 0.0);
+            return Some(Snapshot { demand: Share::NONE, sends: false, drops: false });
+        }
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
         let early = packets < ENOUGH && long < self.span;
@@ -99,7 +143,7 @@ impl DemandEstimator {
         if long < MIN_INTERVAL || early && !(urgent && packets > 0) {
             return None;
         }
-        *self = Self { counts, since: now, span: span_of(&member.limit) };
+        self.told(now, member, packets as f64 / long.as_secs_f64());
         let drops = counts.dropped > before.dropped;
         Some(Snapshot { demand: member.demand(&before, long), sends: packets > 0, drops })
     }

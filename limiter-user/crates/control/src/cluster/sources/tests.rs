@@ -87,6 +87,39 @@ fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
     assert!(world.sources.is_empty());
 }
 
+/// What is told of a source at looks 50 ms apart that find so many more packets, as parts of a limit that takes 160 ms to
+/// tell.
+fn told(packets: &[u64]) -> Vec<Option<f64>> {
+    let mut slow = member(0, "192.0.2.1/32", 0);
+    slow.limit = Limit::new(Target::DEFAULT, "200pps".parse().unwrap(), None).unwrap();
+    let mut world = World::new(vec![slow]);
+    world.look(50);
+    let look = |&packets: &u64| {
+        world.send(0, packets, 0);
+        world.look(50).demands.first().map(|demand| (demand.part.part() * 10.0).round() / 10.0)
+    };
+    packets.iter().map(look).collect()
+}
+
+#[test]
+fn who_stops_is_told_of_at_once() {
+    // The first look only begins.
+    let steady = [30; 5];
+    assert_eq!(told(&[&steady[..], &[0; 4]].concat())[4..], [Some(3.0), None, Some(0.0), None, None]);
+    // Another host gets its share by this: what comes again is told as what begins.
+    assert_eq!(told(&[&steady[..], &[0, 0, 40]].concat())[7..], [Some(4.0)]);
+    // A few packets may be late.
+    let slow = [3; 16];
+    assert!(!told(&[&slow[..], &[0; 3]].concat())[16..].contains(&Some(0.0)));
+}
+
+#[test]
+fn who_sends_in_bursts_has_not_stopped_between_them() {
+    let bursts = [50, 0, 0].repeat(6);
+    let told = told(&bursts);
+    assert!(told[6..].iter().flatten().all(|part| *part > 1.0), "{told:?}");
+}
+
 #[test]
 fn a_source_is_tracked_for_as_long_as_its_bucket_takes_to_fill() {
     let limit = |rate: &str, burst| {
