@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::Duration,
 };
 
 use clap::ValueEnum;
@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
     pub(crate) admitted: u64,
     pub(crate) expected: f64,
     pub(crate) offered: u64,
-    /// By the guest's clock, from the first frame that was sent to the last that was judged.
+    /// By the guest's clock, from the first frame to the last.
     pub(crate) seconds: f64,
     /// Packets.
     pub(crate) conforming_dropped: u64,
@@ -158,10 +158,7 @@ impl Scenario {
         thread::sleep(ARRIVAL);
         let observed = observer.read();
         let unit = if limit.unit == "bytes" { FRAME as u64 } else { 1 };
-        let last = sent.iter().filter_map(|sent| Some(sent.start + *sent.times.last()?)).max();
-        let late = judged_last(daemon, self.sources()[0])
-            .saturating_duration_since(last.expect("a flood has frames"));
-        let seconds = Sent::span(&sent.iter().collect::<Vec<_>>()) + late.as_secs_f64();
+        let seconds = Sent::span(&sent.iter().collect::<Vec<_>>());
         let passed = self.sources().into_iter().map(|source| observed.from(source)).sum::<u64>();
         let conforming = self.conforming().map(|source| observed.from(source)).sum::<u64>();
         Outcome {
@@ -195,18 +192,6 @@ impl Scenario {
         let gate = if matches!(self, Self::Aggregate) { 0 } else { limit.gate };
         gate + cpus as u64 - 1
     }
-}
-
-/// When a packet of `source` was judged last that passed, or was counted as dropped.
-///
-/// A busy host may stop the CPU that has frames in its queue for longer than those that send: its source has earned more
-/// meanwhile.
-fn judged_last(daemon: &Daemon, source: IpAddr) -> Instant {
-    let shown = daemon.cli().ok(&["show", &source.to_string()]);
-    let seen = shown["last_seen"].as_str().expect("a source that was seen");
-    let seen = humantime::parse_rfc3339(seen).expect("a time");
-    let ago = SystemTime::now().duration_since(seen).unwrap_or_default();
-    Instant::now().checked_sub(ago).expect("a moment after boot")
 }
 
 /// Waits until the windows of a minute, which begin at multiples of it since boot, have no edge for so long.
