@@ -79,15 +79,8 @@ impl DemandEstimator {
         let demand = if age < YOUNG { member.demand(&none, age.max(MIN_AGE)) } else { guess };
         let latest = counts.packets();
         let span = span_of(&member.limit);
-        let gauge = Self {
-            counts,
-            since: now,
-            span,
-            pace: 0.0,
-            latest,
-            heard: now,
-            pause: Duration::ZERO,
-        };
+        let gauge =
+            Self { counts, since: now, span, pace: 0.0, latest, heard: now, pause: Duration::ZERO };
         (gauge, demand)
     }
 

@@ -105,7 +105,10 @@ fn told(packets: &[u64]) -> Vec<Option<f64>> {
 fn who_stops_is_told_of_at_once() {
     // The first look only begins.
     let steady = [30; 5];
-    assert_eq!(told(&[&steady[..], &[0; 4]].concat())[4..], [Some(3.0), None, Some(0.0), None, None]);
+    assert_eq!(
+        told(&[&steady[..], &[0; 4]].concat())[4..],
+        [Some(3.0), None, Some(0.0), None, None]
+    );
     // Another host gets its share by this: what comes again is told as what begins.
     assert_eq!(told(&[&steady[..], &[0, 0, 40]].concat())[7..], [Some(4.0)]);
     // A few packets may be late.
