@@ -3,6 +3,7 @@
 use std::{fs, io::Write as _, net::IpAddr, path::Path, time::Duration};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tests::{
     Daemon, DaemonOptions, Fleet,
     cli::limiter_binary,
@@ -51,12 +52,18 @@ fn translate(fleet: &Fleet, host: usize) {
     process::run(receiver.command(&tools::NFT).arg(rules));
 }
 
+fn folder_with_a_key() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut generate = tools::own(limiter_binary());
+    let key = folder.path().join("cluster.key");
+    process::run(generate.args(["cluster", "key", "generate"]).arg(key));
+    folder
+}
+
 #[test]
 fn a_host_behind_nat_is_reached_where_it_says() {
-    let (fleet, home) = (Fleet::new(3), tempfile::tempdir().expect("a temporary folder"));
+    let (fleet, home) = (Fleet::new(3), folder_with_a_key());
     let folder = home.path();
-    let mut generate = tools::own(limiter_binary());
-    process::run(generate.args(["cluster", "key", "generate"]).arg(folder.join("cluster.key")));
     translate(&fleet, 1);
     for host in 0..3 {
         // The third one hears of it from the first alone.
@@ -92,10 +99,8 @@ fn a_host_behind_nat_is_reached_where_it_says() {
 
 #[test]
 fn other_seeds_are_taken_over_by_a_reload() {
-    let (fleet, home) = (Fleet::new(2), tempfile::tempdir().expect("a temporary folder"));
+    let (fleet, home) = (Fleet::new(2), folder_with_a_key());
     let folder = home.path();
-    let mut generate = tools::own(limiter_binary());
-    process::run(generate.args(["cluster", "key", "generate"]).arg(folder.join("cluster.key")));
     configure(folder, 0, &[]);
     configure(folder, 1, &[Fleet::address(199)]);
     let daemons = [0, 1].map(|host| start(&fleet, folder, host));
