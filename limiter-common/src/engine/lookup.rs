@@ -164,8 +164,9 @@ fn search<'a, S: State>(
         let found = packet.slot_ref(state, way)?;
         // A fingerprint has eight bits only, so one source in 256 has the same. And a bucket that makes room is none any
         // more: the CPU that takes it may be stopped before it says so, and all packets of its source would pass.
-        let differs = atomic::load(&found.slot.tag) ^ packet.hash.0;
-        if differs == 0 && !makes_room(atomic::load(&found.slot.tat)) {
+        if atomic::load(&found.slot.tag) == packet.hash.0
+            && !makes_room(atomic::load(&found.slot.tat))
+        {
             return Some(Some(found));
         }
         matches = matches.rest();
