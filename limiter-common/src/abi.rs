@@ -22,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -795,7 +795,7 @@ const _: () = {
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, shadow_id) == 40);
     assert!(size_of::<ShareSlot>() == 16 && offset_of!(ShareSlot, floor) == 8);
-    assert!(size_of::<Shared>() == 64);
+    assert!(size_of::<Shared>() == 64 && offset_of!(Shared, share) == 48);
     assert!(size_of::<Sharing>() == 32 && offset_of!(Policy, sharing) == 224);
     assert!(size_of::<Counters>() == 704 && offset_of!(Counters, internal) == 512);
     assert!(size_of::<DropCacheEntry>() == 32);

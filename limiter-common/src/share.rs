@@ -15,7 +15,7 @@
 //! bucket's words in the right order ([`crate::share_change`]) can raise the share of a bucket, and then it has no more
 //! tokens than before.
 
-use crate::atomic::AtomicU64;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::{MAX_TOLERANCE, Ticks, ticks};
 
 /// The most ticks that a packet may cost under the whole limit: almost five minutes.
@@ -178,8 +178,8 @@ impl Grant {
     }
 }
 
-/// What a bucket may use of its limit. Same index as the slot; packets touch it where the policy is the
-/// cluster's, and when a bucket is made.
+/// What a bucket may use of its limit: of a source's, with the index of its slot, or of a limit that sources share.
+/// Packets touch it where the policy is the cluster's, and when a bucket is made.
 #[derive(Debug, Default)]
 // Aligned, so that none lies across two cache lines.
 #[repr(C, align(16))]
@@ -188,6 +188,17 @@ pub struct ShareSlot {
     pub grant: AtomicU64,
     /// The [`Multiplier`] of the bucket's own floor; 0 if it never was under a limit of the cluster.
     pub floor: AtomicU64,
+}
+
+impl ShareSlot {
+    /// What it says, under a policy with a `floor`.
+    #[inline(always)]
+    #[must_use]
+    pub fn held(&self, floor: Multiplier) -> Held {
+        // The policy's floor may have become smaller, or the limit the cluster's, since then.
+        let floor = (atomic::load(&self.floor) as u32).max(floor.0);
+        Held { grant: Grant(atomic::load(&self.grant)), floor }
+    }
 }
 
 /// What a bucket may use, as its words say.

@@ -26,6 +26,7 @@ use crate::gcra::{Ticks, credit, ticks};
 use crate::share::{
     CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, ShareSlot,
 };
+use crate::shared::Shared;
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
@@ -41,14 +42,16 @@ const TRIES: u32 = 32;
 /// The words of a bucket under a limit of the cluster.
 #[derive(Clone, Copy)]
 pub struct Bucket<'a> {
-    /// The bucket.
-    pub slot: &'a Slot,
-    /// What few buckets need.
-    pub identity: &'a Identity,
+    /// Its theoretical arrival times, by tier.
+    pub(crate) tats: [&'a AtomicU64; 2],
+    /// What tells whose it is: 0 for nobody's.
+    pub(crate) tag: &'a AtomicU64,
+    /// Its [`LastSeen`], which a shared limit has none of.
+    last_seen: Option<&'a AtomicU64>,
     /// What it may use.
-    pub share: &'a ShareSlot,
-    /// The policy that its slot was resolved to.
-    pub policy: &'a Policy,
+    pub(crate) share: &'a ShareSlot,
+    /// The policy that its next packet meets.
+    pub(crate) policy: &'a Policy,
 }
 
 /// What became of a change.
@@ -172,30 +175,58 @@ fn replace(
 }
 
 impl<'a> Bucket<'a> {
+    /// The bucket of a source.
+    #[must_use]
+    pub const fn new(
+        slot: &'a Slot,
+        identity: &'a Identity,
+        share: &'a ShareSlot,
+        policy: &'a Policy,
+    ) -> Self {
+        Self {
+            tats: [&slot.tat, &identity.second_tat],
+            tag: &slot.tag,
+            last_seen: Some(&slot.last_seen),
+            share,
+            policy,
+        }
+    }
+
+    /// The bucket of a limit that sources share. Its policy tells whose it is.
+    #[must_use]
+    pub const fn of_shared(shared: &'a Shared, policy: &'a Policy) -> Self {
+        Self {
+            tats: [&shared.tat, &shared.second_tat],
+            tag: &shared.policy,
+            // It is never overdrawn, but for what CPUs owe that meet: nothing lapses that would matter.
+            last_seen: None,
+            share: &shared.share,
+            policy,
+        }
+    }
+
     /// What it may use.
     #[must_use]
     pub fn held(&self) -> Held {
-        let floor = atomic::load(&self.share.floor) as u32;
-        let grant = Grant(atomic::load(&self.share.grant));
-        Held { grant, floor: floor.max(self.policy.floor().0) }
+        self.share.held(self.policy.floor())
     }
 
     /// Its tiers and their times, the one that tells whose it is last.
     fn tiers(&self) -> impl Iterator<Item = (usize, &'a Tier, &'a AtomicU64)> {
         let policy = self.policy;
-        let second = (1, &policy.second, &self.identity.second_tat);
-        let second = policy.whole().has_second().then_some(second);
-        second.into_iter().chain([(0, &policy.first, &self.slot.tat)])
+        let [first_tat, second_tat] = self.tats;
+        let second = policy.whole().has_second().then_some((1, &policy.second, second_tat));
+        second.into_iter().chain([(0, &policy.first, first_tat)])
     }
 
     fn is_of(&self, tag: u64) -> bool {
-        atomic::load(&self.slot.tag) == tag
+        atomic::load(self.tag) == tag
     }
 
     /// Gives the bucket of the source with `tag` a grant, or leaves it the one that it has, and the floor
     /// of its policy. `clock` tells the exact time, ns since boot.
     pub fn change(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
-        let last_ns = LastSeen(atomic::load(&self.slot.last_seen)).ns();
+        let last_ns = self.last_seen.map(|word| LastSeen(atomic::load(word)).ns());
         let old_floor = atomic::load(&self.share.floor);
         let mut held = self.held();
         let at_ns = clock();
@@ -220,7 +251,7 @@ impl<'a> Bucket<'a> {
         let from = if lowers { had } else { held.at(at_ns).multiplier() };
         let lapse = match lowers {
             true => Lapse { at: ticks(held.grant.until_ns()).min(at), from, to },
-            false => Lapse::new(old_floor as u32, held, last_ns, at_ns),
+            false => Lapse::new(old_floor as u32, held, last_ns.unwrap_or(at_ns), at_ns),
         };
         let raises = to < from;
         let margin = if raises { ticks(MARGIN_NS) } else { 0 };
@@ -296,9 +327,11 @@ impl<'a> Bucket<'a> {
 
     /// Has it look at its next packet, which it may have tokens for earlier than it knew.
     fn forget_drop_cache(&self) {
-        let seen = atomic::load(&self.slot.last_seen);
+        // What CPUs remember of a shared limit ends soon.
+        let Some(word) = self.last_seen else { return };
+        let seen = atomic::load(word);
         // If this fails, a packet has just come.
-        atomic::replace(&self.slot.last_seen, seen, LastSeen(seen).alone().0);
+        atomic::replace(word, seen, LastSeen(seen).alone().0);
     }
 
     /// Writes the words, if they are what they were.

@@ -6,6 +6,7 @@
 //! stays charged if a later one does not.
 
 use crate::atomic::AtomicU64;
+use crate::share::ShareSlot;
 
 /// Bits of [`crate::abi::Config::shared`]: there are limits of prefixes.
 // Known apart, so that a packet asks no map of a kind that there is none of.
@@ -40,6 +41,6 @@ pub struct Shared {
     pub dropped: AtomicU64,
     /// Bytes offered (passed and dropped).
     pub bytes: AtomicU64,
-    /// To a cache line.
-    pub padding: [AtomicU64; 2],
+    /// What the host may use of a limit of the cluster.
+    pub share: ShareSlot,
 }

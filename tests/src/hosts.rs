@@ -287,6 +287,12 @@ impl Hosts {
         Watch::new(&self.fleet, source)
     }
 
+    /// Begins to note when packets of any source pass on each host.
+    #[must_use]
+    pub fn watch_all(&self) -> Watch<'_> {
+        Watch::by(&self.fleet, Timeline::of_all)
+    }
+
     /// Begins to send what comes from `source` to a host, so many packets a second.
     #[must_use]
     pub fn send(&self, host: usize, source: Ipv4Addr, rate: f64) -> Sending {
@@ -362,7 +368,11 @@ impl<'a> Watch<'a> {
     /// Begins to note when packets of `source` pass on each host.
     #[must_use]
     pub fn new(fleet: &'a Fleet, source: Ipv4Addr) -> Self {
-        let timelines = fleet.hosts.iter().map(|lab| Timeline::new(lab, source)).collect();
+        Self::by(fleet, |lab| Timeline::new(lab, source))
+    }
+
+    fn by(fleet: &'a Fleet, begin: impl Fn(&'a Lab) -> Timeline<'a>) -> Self {
+        let timelines = fleet.hosts.iter().map(begin).collect();
         Self { timelines, begun: now() }
     }
 

@@ -109,11 +109,6 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
     daemon.cli().ok(&deny);
     assert_eq!(daemon.cli().ok(&["deny", "list"])["entries"][0]["scope"], "cluster");
     assert_eq!(daemon.cli().run(&["allow", "add", "192.0.2.78", "--scope", "cluster"]).code, 2);
-    let shared =
-        ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--aggregate", "--scope", "cluster"];
-    let refused = daemon.cli().run(&shared);
-    let message = refused.json["error"]["message"].as_str().unwrap_or_default();
-    assert!(refused.code == 2 && message.contains("each source has by itself"), "{refused:?}");
     // Of what is changed of [cluster] the weight needs no restart.
     files.write("weight = 7\nregion = \"far\"\n");
     let told = daemon.cli().ok(&["reload"]);

@@ -404,8 +404,7 @@ impl Memory {
     /// The bucket of a source for packets of no class, and its tag.
     #[must_use]
     pub fn bucket(&self, source: SourceKey) -> Option<(u64, Bucket<'_>)> {
-        let tag = self.key.hash(source).0;
-        let index = self.slots.iter().position(|slot| atomic::load(&slot.tag) == tag)?;
+        let (tag, index) = self.place(source)?;
         let slot = &self.slots[index];
         // That which its next packet meets, as the daemon finds it.
         let published = PolicyWord(atomic::load(&self.config.policy));
@@ -417,7 +416,26 @@ impl Memory {
         }
         let policy = resolved.slot() as usize;
         let (identity, share) = (&self.identities[index], &self.shares[index]);
-        Some((tag, Bucket { slot, identity, share, policy: self.policies.get(policy)? }))
+        Some((tag, Bucket::new(slot, identity, share, self.policies.get(policy)?)))
+    }
+
+    /// The tag of a source's bucket for packets of no class, and its place.
+    fn place(&self, source: SourceKey) -> Option<(u64, usize)> {
+        let tag = self.key.hash(source).0;
+        let index = self.slots.iter().position(|slot| atomic::load(&slot.tag) == tag)?;
+        Some((tag, index))
+    }
+
+    /// The slot of a source's bucket for packets of no class.
+    #[cfg(test)]
+    pub(super) fn slot_of(&self, source: SourceKey) -> Option<&Slot> {
+        self.place(source).map(|(_, index)| &self.slots[index])
+    }
+
+    /// What few buckets need of a source's.
+    #[cfg(test)]
+    pub(super) fn identity_of(&self, source: SourceKey) -> Option<&Identity> {
+        self.place(source).map(|(_, index)| &self.identities[index])
     }
 
     /// Asserts that each bucket is found by its fingerprint and has the address of its source.

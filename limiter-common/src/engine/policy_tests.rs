@@ -53,7 +53,7 @@ fn source(number: u32) -> SourceKey {
 
 /// What was looked up of a source.
 fn evidence(memory: &Memory, source: SourceKey) -> Evidence {
-    memory.bucket(source).unwrap().1.identity.class().evidence()
+    memory.identity_of(source).unwrap().class().evidence()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn samples_are_of_packets_over_a_limit_that_asks_for_evidence() {
         let sampled = evidence(&memory, source(1)).sampled;
         assert_eq!(sampled > 0, seeks);
         assert!(sampled == 0 || (9..100).contains(&sampled), "{sampled}");
-        assert_eq!(memory.bucket(source(1)).unwrap().1.identity.class().class(), 0);
+        assert_eq!(memory.identity_of(source(1)).unwrap().class().class(), 0);
     }
 }
 

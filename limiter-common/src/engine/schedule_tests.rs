@@ -96,8 +96,8 @@ fn a_slot_changes_hands(planted: Option<Renew>) {
     let memory = Arc::new(memory);
     at_once(&memory, &[&[7], &[8]]);
     for (number, slot) in [(7, 2), (8, 1)] {
-        if let Some((_, bucket)) = memory.bucket(source(number)) {
-            let resolved = PolicyWord(atomic::load(&bucket.slot.policy));
+        if let Some(bucket) = memory.slot_of(source(number)) {
+            let resolved = PolicyWord(atomic::load(&bucket.policy));
             assert_eq!(resolved.slot(), slot, "{number} has the limit of another source");
         }
     }

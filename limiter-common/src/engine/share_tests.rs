@@ -493,12 +493,12 @@ fn a_bucket_of_another_source_is_not_touched() {
         bucket.change(tag, Some(grant), || {
             if looks.replace(looks.get() + 1) == look {
                 atomic::store(&bucket.share.grant, Grant::nothing_at(memory.time() + look).0);
-                atomic::store(&bucket.slot.tag, tag ^ 2);
+                atomic::store(bucket.tag, tag ^ 2);
             }
             memory.time()
         });
         assert!(!Grant(atomic::load(&bucket.share.grant)).holds(memory.time()), "{look}");
-        atomic::store(&bucket.slot.tag, tag);
+        atomic::store(bucket.tag, tag);
     }
     assert!(matches!(change(tag), Outcome::Done));
 }
@@ -561,9 +561,9 @@ fn packets_on_other_cpus_meet_the_old_share_or_the_new_one() {
             })
             .collect();
         // Half of the limit at the most, half of the time: 100 µs each. A busy machine lets the threads wait.
-        let (_, bucket) = memory.bucket(source(WATCHED)).unwrap();
-        let least = atomic::load(&bucket.slot.passed) + 700;
-        let met = || atomic::load(&bucket.slot.passed) > least;
+        let bucket = memory.slot_of(source(WATCHED)).unwrap();
+        let least = atomic::load(&bucket.passed) + 700;
+        let met = || atomic::load(&bucket.passed) > least;
         let mut turn = 0;
         while turn < 800 || turn < 100_000 && !met() {
             let units = if turn % 2 == 0 { WHOLE / 2 } else { WHOLE / 100 };

@@ -9,7 +9,7 @@ use crate::abi::{PolicyWord, Reason, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{Batch, Holder, Tokens};
 use crate::class::ANY;
-use crate::drop_cache::MIN_TOLERANCE;
+use crate::drop_cache::{MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::features::{PolicyRef, Which};
 use crate::gcra::{Ticks, decide, ticks};
 use crate::share::CostMultiplier;
@@ -58,6 +58,9 @@ struct SharedTier<'a> {
     /// The tolerance for sources that are not known.
     common: Ticks,
     holder: Holder,
+    /// By what the host's share multiplies what is taken from the bucket. What CPUs hold is of the whole limit: it keeps
+    /// its worth when the share changes.
+    price: CostMultiplier,
 }
 
 impl SharedTier<'_> {
@@ -97,7 +100,8 @@ impl SharedTier<'_> {
     #[inline(always)]
     fn has(&self, length: u32, ask: Ask, now: Ticks) -> bool {
         let lot = self.lot(self.tokens(), self.tier.cost(length), ask);
-        lot == 0 || decide(atomic::load(self.tat), now, lot, self.tolerance(ask)).is_some()
+        let costs = self.price.cost(lot);
+        lot == 0 || decide(atomic::load(self.tat), now, costs, self.tolerance(ask)).is_some()
     }
 
     /// Charges a packet of `length` bytes: whether there was enough.
@@ -106,13 +110,13 @@ impl SharedTier<'_> {
         let (held, cost) = (self.tokens(), self.tier.cost(length));
         let lot = self.lot(held, cost, ask);
         if lot > 0 {
-            let tat = atomic::load(self.tat);
-            let decide = |tat| decide(tat, now, lot, self.tolerance(ask));
+            let (tat, costs) = (atomic::load(self.tat), self.price.cost(lot));
+            let decide = |tat| decide(tat, now, costs, self.tolerance(ask));
             // No batch where others draw at once: what is owed where CPUs meet must be packets.
             let charged = if ask == Ask::Batch {
                 once(self.tat, tat, decide)
             } else {
-                charge(state, self.tat, tat, lot, decide, |_| Charge::Admitted, || true)
+                charge(state, self.tat, tat, costs, decide, |_| Charge::Admitted, || true)
             };
             if charged != Charge::Admitted {
                 return false;
@@ -131,6 +135,7 @@ impl SharedTier<'_> {
         if held.holder() != self.holder
             || !atomic::replace(self.held, held.0, Tokens::new(self.holder, left).0)
         {
+            let [cost, drawn] = [cost, drawn].map(|ticks| self.price.cost(ticks));
             atomic::add(self.tat, cost.wrapping_sub(drawn));
         }
     }
@@ -142,6 +147,7 @@ struct Met<'a> {
     policy: PolicyRef<'a>,
     batch: &'a Batch,
     holder: Holder,
+    price: CostMultiplier,
 }
 
 impl<'a> Met<'a> {
@@ -150,7 +156,17 @@ impl<'a> Met<'a> {
         let shared = state.shared(slot)?;
         let word = PolicyWord(atomic::load(&shared.policy));
         let (policy, batch) = (state.active(word.slot())?, state.batch(slot)?);
-        Some(Self { shared, policy, batch, holder: Holder::new(slot, word) })
+        let (holder, price) = (Holder::new(slot, word), CostMultiplier::LOCAL);
+        Some(Self { shared, policy, batch, holder, price })
+    }
+
+    /// To be charged at a moment, ns since boot. Before the bucket is looked at: see [`crate::share_change`].
+    #[inline(always)]
+    fn at(mut self, now_ns: u64) -> Self {
+        if self.policy.is_cluster() {
+            self.price = self.shared.share.held(self.policy.floor()).at(now_ns);
+        }
+        self
     }
 
     #[inline(always)]
@@ -163,6 +179,7 @@ impl<'a> Met<'a> {
             batch: Ticks::from(sharing.first_batch),
             common: sharing.first_common,
             holder: self.holder,
+            price: self.price,
         }
     }
 
@@ -177,6 +194,7 @@ impl<'a> Met<'a> {
             batch: Ticks::from(sharing.second_batch),
             common: sharing.second_common,
             holder: self.holder,
+            price: self.price,
         }
     }
 
@@ -220,7 +238,8 @@ impl<'a> Met<'a> {
         }
         let charged = first.charge(state, length, ask, now);
         if !charged {
-            atomic::add(second.tat, second.tier.cost(length).wrapping_neg());
+            let cost = self.price.cost(second.tier.cost(length));
+            atomic::add(second.tat, cost.wrapping_neg());
         }
         charged
     }
@@ -231,9 +250,14 @@ impl<'a> Met<'a> {
         let (policy, sharing) = (self.policy, &self.policy.sharing);
         let lasts = |tier: &Tier, tolerance, word| {
             let tier = Tier { tolerance, ..*tier };
+            // As of the whole limit: no share makes it shorter.
             lasts(&tier, CostMultiplier::LOCAL, atomic::load(word), length, ns)
         };
         let first = lasts(&policy.first, sharing.first_common, &self.shared.tat);
+        if policy.is_cluster() {
+            // What a lower share gives back is not known to those who wait.
+            return first.min(MAX_SHARED_NS);
+        }
         if !policy.has_second() {
             return first;
         }
@@ -329,7 +353,7 @@ pub fn draw<S: State>(
     ask: Ask,
     now_ns: u64,
 ) -> Option<bool> {
-    let met = Met::new(state, slot)?;
+    let met = Met::new(state, slot)?.at(now_ns);
     if !met.is_own() {
         let former = met.batch.holder().slot();
         met.batch.make_room(state.shared(former)?, met.holder);

@@ -11,6 +11,8 @@ use crate::batch::{BATCHES_PER_CPU, MAX_HELD};
 use crate::drop_cache::MIN_TOLERANCE;
 use crate::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::HashKey;
+use crate::share::{Grant, Multiplier};
+use crate::share_change::{Bucket, Outcome};
 use crate::shared::TOTAL_SLOT;
 
 const MS: u64 = 1_000_000;
@@ -464,8 +466,8 @@ fn the_second_packet_of_a_bucket_may_be_known_if_no_tier_owes_much() {
         assert!(memory.packet(once, LENGTH).passes());
         let (_, bucket) = memory.bucket(once).unwrap();
         let at = |packets| ticks(memory.time()) + packets * bucket.policy.first.fixed;
-        atomic::store(&bucket.slot.tat, at(owes[0]));
-        atomic::store(&bucket.identity.second_tat, at(owes[1]));
+        atomic::store(bucket.tats[0], at(owes[0]));
+        atomic::store(bucket.tats[1], at(owes[1]));
         atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
         memory.take_back();
         atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
@@ -484,4 +486,89 @@ fn a_burst_that_is_soon_full_waits_for_no_tick() {
     while send(&memory, 0, LENGTH) {}
     memory.advance(MS / 2);
     assert!(memory.coarse_time() + MS < memory.time() && send(&memory, 0, LENGTH));
+}
+
+/// What each of two hosts has of a total of the cluster without end.
+const FLOOR: u64 = 1 << 27;
+
+/// A host of a cluster, all of whose sources share `policy`.
+fn cluster_host(policy: Policy, cpus: u32) -> Memory {
+    let floor = Multiplier::from_units(FLOOR);
+    let memory = total(policy.shared_by_hosts(floor, [0; 2]).shared_by_sources(cpus, 0), cpus);
+    atomic::store(&memory.shared[TOTAL_SLOT as usize].share.floor, u64::from(floor.0));
+    memory
+}
+
+/// Gives a host a share of its total until a moment.
+fn give(memory: &Memory, units: u64, until_ns: u64) {
+    let shared = &memory.shared[TOTAL_SLOT as usize];
+    let bucket = Bucket::of_shared(shared, shared_policy(memory));
+    let grant = Grant::new(Multiplier::from_units(units), until_ns);
+    let tag = atomic::load(&shared.policy);
+    match bucket.change(tag, Some(grant), || memory.time()) {
+        Outcome::Lowered(lowered) => lowered.give_back(&bucket),
+        outcome => assert!(matches!(outcome, Outcome::Done), "{outcome:?}"),
+    }
+}
+
+/// What happens to two hosts: time passes, one gets packets on a CPU, and it gets this part of 256 of what is beside the
+/// floors, for so many ms, the other one the rest.
+type Move = (u64, usize, usize, u32, Option<(u64, u64)>);
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let gap = prop_oneof![Just(0u64), 1u64..100_000, 1u64..30 * MS];
+    let share = prop::option::weighted(0.4, (0u64..=256, 1u64..60));
+    prop::collection::vec((gap, 0usize..2, 0usize..4, 1u32..400, share), 1..120)
+}
+
+proptest! {
+    /// Shares move to and fro and end, and all that passes is within the limit, but for what CPUs hold.
+    #[test]
+    fn hosts_pass_no_more_than_a_total_together(tiers in tiers(), cpus in 1u32..5, moves in moves()) {
+        let hosts = [0, 1].map(|_| cluster_host(policy_of(&tiers), cpus));
+        let mut bound = Exact::new(&tiers, 3 * MAX_HELD);
+        for (gap, host, cpu, count, share) in moves {
+            hosts.iter().for_each(|memory| memory.advance(gap));
+            if let Some((part, lasts)) = share {
+                let (now, rest) = (hosts[0].time(), (1 << 32) - 2 * FLOOR);
+                let mine = rest * part / 256;
+                // First who has less than before, as the daemons do.
+                hosts.iter().for_each(|memory| give(memory, FLOOR, now));
+                give(&hosts[host], FLOOR + mine, now + lasts * MS);
+                give(&hosts[1 - host], FLOOR + rest - mine, now + lasts * MS);
+            }
+            for _ in 0..count {
+                if send(&hosts[host], cpu, LENGTH) {
+                    prop_assert!(bound.admit(hosts[host].time(), LENGTH));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_gets_its_share_of_a_total() {
+    for (units, part) in [(1 << 31, 0.5), (1 << 32, 1.0), (FLOOR, 1.0 / 32.0)] {
+        let memory = cluster_host(policy_of(&[packets(100, 100)]), 2);
+        give(&memory, units, memory.time() + 100_000 * MS);
+        flood(&memory, 20_000);
+        let mut passed = 0;
+        for _ in 0..2000 {
+            memory.advance(MS);
+            passed += flood(&memory, 200);
+        }
+        let expected = 200_000.0 * part;
+        assert!((passed as f64 / expected - 1.0).abs() < 0.02, "{units}: {passed}");
+    }
+}
+
+#[test]
+fn a_grant_of_a_total_ends_by_itself() {
+    let memory = cluster_host(policy_of(&[packets(100, 100)]), 2);
+    give(&memory, 1 << 32, memory.time() + 100 * MS);
+    flood(&memory, 20_000);
+    memory.advance(500 * MS);
+    let passed = flood(&memory, 20_000);
+    // It is full again after 100 ms, and a thirty-second part of that is left.
+    assert!((300..=520).contains(&passed), "{passed}");
 }

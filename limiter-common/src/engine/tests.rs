@@ -182,7 +182,7 @@ fn a_slot_that_is_another_source_s_or_being_filled_is_not_charged() {
     let memory = limiter(policy(1, 8), 1, 1 << 10, 2);
     assert!(packet(&memory, 7).passes());
     let (tag, bucket) = memory.bucket(source(7)).unwrap();
-    let tat = &bucket.slot.tat;
+    let tat = bucket.tats[0];
     let index = memory.slots.iter().position(|slot| atomic::load(&slot.tag) == tag).unwrap() as u32;
     let charge = |number| steps::charge(&memory.cpu(0), &arrival(&memory, number), index).unwrap();
     let before = atomic::load(tat);
@@ -303,7 +303,7 @@ fn a_cpu_that_is_stopped_while_it_fills_a_way_lets_nobody_pass() {
     assert_eq!(
         stopped(|memory| {
             packet(memory, 1);
-            let tat = &memory.bucket(source(1)).unwrap().1.slot.tat;
+            let tat = &memory.slot_of(source(1)).unwrap().tat;
             atomic::store(tat, atomic::load(tat) | FILLED);
         }),
         99
@@ -480,7 +480,7 @@ fn a_large_table_has_a_budget_of_promotions_that_fits_it() {
 fn nobody_waits_for_a_slot_that_is_being_filled_where_all_others_are_limited() {
     for claimed in 0..WAYS - 2 {
         let memory = filled(20);
-        atomic::store(&memory.bucket(source(claimed)).unwrap().1.slot.tat, CLAIMED);
+        atomic::store(&memory.slot_of(source(claimed)).unwrap().tat, CLAIMED);
         assert_eq!(packet(&memory, 100), Reason::PassedSetFull, "{claimed}");
     }
 }
@@ -489,7 +489,7 @@ fn nobody_waits_for_a_slot_that_is_being_filled_where_all_others_are_limited() {
 fn a_bucket_that_has_just_become_full_is_no_loss() {
     let memory = filled(4);
     let (_, bucket) = memory.bucket(source(0)).unwrap();
-    atomic::store(&bucket.slot.tat, ticks(memory.time()));
+    atomic::store(bucket.tats[0], ticks(memory.time()));
     assert!(packet(&memory, 100).passes());
     let counts = [Internal::Evictions, Internal::BusyEvictions].map(|what| memory.internal(what));
     assert_eq!(counts, [1, 0]);
@@ -577,7 +577,7 @@ fn what_was_overdrawn_is_owed() {
     // Three other CPUs had a packet each for which the last token was there a moment ago.
     let overdraw = |memory: &Memory| {
         let (_, bucket) = memory.bucket(source(7)).unwrap();
-        atomic::add(&bucket.slot.tat, 3 * bucket.policy.first.fixed);
+        atomic::add(bucket.tats[0], 3 * bucket.policy.first.fixed);
     };
     overdraw(&memory);
     // Neither a packet nor a change of lists or other limits forgives it.
@@ -603,11 +603,11 @@ fn a_source_owes_what_each_cpu_may_have_overdrawn_unless_its_limit_is_another_on
     let now = ticks(memory.time());
     // One packet for each of four CPUs, however far in debt it was.
     for (generation, slot, overdrawn) in [(2, 1, 4), (3, 1, 4), (4, 2, 0), (5, 2, 4)] {
-        atomic::add(&bucket.slot.tat, 100 * cost);
+        atomic::add(bucket.tats[0], 100 * cost);
         memory.publish(generation, slot);
         assert!(!packet(&memory, 7).passes());
         let owed = tolerance + overdrawn * cost;
-        assert_eq!(atomic::load(&bucket.slot.tat), now + owed, "{generation}");
+        assert_eq!(atomic::load(bucket.tats[0]), now + owed, "{generation}");
     }
 }
 
@@ -616,10 +616,10 @@ fn a_change_of_limits_does_not_open_a_slot_that_is_being_filled() {
     let memory = limiter(policy(1, 8), 1, 1 << 10, 2);
     assert!(packet(&memory, 7).passes());
     let (_, bucket) = memory.bucket(source(7)).unwrap();
-    atomic::store(&bucket.slot.tat, CLAIMED);
+    atomic::store(bucket.tats[0], CLAIMED);
     memory.publish(2, DEFAULT_SLOT);
     packet(&memory, 7);
-    assert_eq!(atomic::load(&bucket.slot.tat), CLAIMED);
+    assert_eq!(atomic::load(bucket.tats[0]), CLAIMED);
 }
 
 /// Asserts that a source which has overdrawn its ten packets a second by three waits for them, and for the next one.
@@ -641,7 +641,7 @@ fn each_tier_owes_what_was_overdrawn_of_it() {
     let passes = |memory: &Memory| packet(memory, 7).passes();
     assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
     let (_, bucket) = memory.bucket(source(7)).unwrap();
-    atomic::add(&bucket.identity.second_tat, 3 * both.second.fixed);
+    atomic::add(bucket.tats[1], 3 * both.second.fixed);
     memory.publish(2, 1);
     pays_back_three(&memory);
 }
@@ -657,10 +657,10 @@ fn a_charge_that_comes_late_does_not_open_a_slot_that_is_being_filled() {
         assert!((0..packets).all(|_| packet(&memory, number).passes()));
     }
     let (tag, bucket) = memory.bucket(source(0)).unwrap();
-    atomic::store(&bucket.slot.tat, CLAIMED);
-    atomic::add(&bucket.slot.tat, bucket.policy.first.fixed);
+    atomic::store(bucket.tats[0], CLAIMED);
+    atomic::add(bucket.tats[0], bucket.policy.first.fixed);
     assert_eq!(packet(&memory, 100), Reason::PassedSetFull);
-    assert_eq!(atomic::load(&bucket.slot.tag), tag);
+    assert_eq!(atomic::load(bucket.tag), tag);
 }
 
 #[test]
@@ -1028,8 +1028,8 @@ proptest! {
         }
         memory.advance(pause);
         let now = ticks(memory.time());
-        let bucket = |number| memory.bucket(source(number));
-        let held = (0..8).filter(|number| bucket(*number).is_some_and(|(_, it)| it.slot.is_held(now)));
+        let bucket = |number| memory.slot_of(source(number));
+        let held = (0..8).filter(|number| bucket(*number).is_some_and(|slot| slot.is_held(now)));
         let is_full = held.count() == 8;
         let judged = [packet(&memory, 99), packet(&memory, 99)];
         prop_assert_eq!(judged.contains(&Reason::PassedSetFull), is_full);

@@ -143,7 +143,7 @@ fn a_shadow_may_be_a_window_beside_a_token_bucket() {
     let memory = limiter(policy(1000, 1000).with_shadow(tier(5, true), 7), 8, 1 << 10, 1);
     assert_eq!(at_once(&memory, 20), 20);
     let shadow = |memory: &Memory| {
-        let identity = memory.bucket(source(1)).unwrap().1.identity;
+        let identity = memory.identity_of(source(1)).unwrap();
         [&identity.shadow_packets, &identity.would_drop].map(atomic::load)
     };
     assert_eq!(shadow(&memory), [20, 15]);

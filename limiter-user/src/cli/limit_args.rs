@@ -36,7 +36,8 @@ Examples:
   limiter limit set 500kpps --aggregate --reserve 20
   limiter limit set 100/minute --algorithm sliding-window
   limiter limit set 500pps --scope cluster
-  limiter limit set 500pps --scope cluster --partition majority-reclaim";
+  limiter limit set 500pps --scope cluster --partition majority-reclaim
+  limiter limit set 500kpps --aggregate --scope cluster";
 
 const LIST: &str = "\
 A limit a line, as for `limit set`; # begins a comment:

@@ -174,6 +174,19 @@ pub struct ShareReport {
     pub until: Option<String>,
 }
 
+impl ShareReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { share, floor, until } = self;
+        // The share and what it falls to: a source limited here may have the rest of its limit
+        // elsewhere.
+        write!(out, "share      {:.2} % of the cluster's limit", share * 100.0)?;
+        match until {
+            Some(until) => writeln!(out, " until {until}, then {:.2} %", floor * 100.0),
+            None => writeln!(out),
+        }
+    }
+}
+
 impl From<HeldShare> for ShareReport {
     fn from(HeldShare { share, floor, until }: HeldShare) -> Self {
         Self { share, floor, until: moment(until) }
@@ -192,6 +205,9 @@ impl From<SourceShadow> for SourceShadowReport {
 pub struct SharedReport {
     /// The limit, with the target that they share.
     pub limit: LimitReport,
+    /// What this host may use of it, if hosts of a cluster share it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareReport>,
     /// Packets passed since it is set.
     pub passed: u64,
     /// Packets over it since then.
@@ -279,15 +295,7 @@ impl SourceReport {
                 writeln!(out, "           {tokens:.1} of {} bytes", also.burst_amount)?;
             }
         }
-        if let Some(ShareReport { share, floor, until }) = &self.share {
-            // The share and what it falls to: a source limited here may have the rest of its limit
-            // elsewhere.
-            write!(out, "share      {:.2} % of the cluster's limit", share * 100.0)?;
-            match until {
-                Some(until) => writeln!(out, " until {until}, then {:.2} %", floor * 100.0)?,
-                None => writeln!(out)?,
-            }
-        }
+        self.share.iter().try_for_each(|share| share.print(out))?;
         writeln!(out, "passed     {} packets", self.passed)?;
         writeln!(out, "dropped    {} packets", self.dropped)?;
         if let Some(SourceShadowReport { rate, burst, algorithm, packets, would_drop }) =
@@ -346,8 +354,9 @@ impl Print for SourceReport {
             writeln!(out, "\ngroup      {} (its sources without a bucket)", group.source)?;
             group.print_bucket(out)?;
         }
-        for SharedReport { limit, passed, dropped, .. } in &self.shared {
+        for SharedReport { limit, share, passed, dropped, .. } in &self.shared {
             writeln!(out, "\nshared     {} ({})", limit.summary(), limit.target.short())?;
+            share.iter().try_for_each(|share| share.print(out))?;
             writeln!(out, "passed     {passed} packets\ndropped    {dropped} packets")?;
         }
         Ok(())

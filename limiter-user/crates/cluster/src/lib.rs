@@ -7,6 +7,7 @@
 pub mod agreement;
 pub mod audit;
 pub mod config;
+pub mod demand;
 pub mod escrow;
 pub mod limits;
 pub mod link;

@@ -18,8 +18,7 @@ use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
 use super::scan::Scan;
 use dataplane::{
-    BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharedCounts,
-    SharesChanged,
+    BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharesChanged,
 };
 use dataplane::{ClusterTerms, RunTime, SketchCounts, WindowRanks};
 use model::Distinct;
@@ -27,7 +26,7 @@ use model::Share;
 use model::group::{prefix_of, target_of};
 use model::lists::{ListChanges, Lists};
 use model::price::Holder;
-use model::source::{Counts, Member, Source, SourceState};
+use model::source::{Counts, HeldShare, Member, Source, SourceState};
 use model::target::source_of;
 use model::{Amount, Changes, Class, GroupLimit, Groups, Limit, Limits, Target, Tier};
 use model::{
@@ -252,7 +251,11 @@ impl Policies for Fake {
         [None; 2]
     }
     fn take_back(&self) {}
-    fn shared_counts(&self, _: &Target) -> Option<SharedCounts> {
+    fn shared_counts(&self, _: &Target) -> Option<Counts> {
+        None
+    }
+
+    fn share_of(&self, _: &Target) -> Option<HeldShare> {
         None
     }
 
@@ -480,6 +483,12 @@ impl Shares for Fake {
         let state = self.state();
         let its = state.cluster.iter().filter(|member| member.source == source);
         its.map(|member| member.bucket.bucket).collect()
+    }
+
+    fn shared_buckets(&self) -> Vec<usize> {
+        let state = self.state();
+        let shared = state.cluster.iter().filter(|member| member.limit.target.aggregate);
+        shared.map(|member| member.bucket.bucket).collect()
     }
 
     fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {

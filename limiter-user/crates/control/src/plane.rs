@@ -14,13 +14,13 @@ use super::scan::Scan;
 use api::error::Failure;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
-    ShadowView, ShareMaps, SharedCounts, SharesChanged, SketchCounts, WindowRanks,
+    ShadowView, ShareMaps, SharesChanged, SketchCounts, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
 use model::lists::{ListChanges, Lists};
 use model::price::Holder;
-use model::source::{Counts, Member, Source};
+use model::source::{Counts, HeldShare, Member, Source};
 use model::{Changes, Class, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
@@ -92,7 +92,8 @@ concern! {
             fn gate_of(limit: &Limit) -> u32;
             fn held_of(limit: &Limit) -> [Option<u64>; 2];
             fn take_back();
-            fn shared_counts(target: &Target) -> Option<SharedCounts>;
+            fn shared_counts(target: &Target) -> Option<Counts>;
+            fn share_of(target: &Target) -> Option<HeldShare>;
         }
         reads (plane => plane.lists) {
             fn check_lists(lists: &Lists) -> Result<(), Error>;
@@ -195,6 +196,7 @@ concern! {
                 visit: &mut dyn FnMut(ClusterMember)
             );
             fn buckets_of(source: IpNet) -> Vec<usize>;
+            fn shared_buckets() -> Vec<usize>;
         }
     }
 }

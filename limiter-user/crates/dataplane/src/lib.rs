@@ -29,6 +29,7 @@ mod publish;
 mod run_time;
 mod samples;
 mod share_maps;
+mod shared_buckets;
 mod shares;
 mod sources;
 mod table;
@@ -66,7 +67,6 @@ pub use orphan::Pinned;
 pub use peers::PeerMap;
 pub use pins::pins_of;
 pub use policies::Policies;
-pub use publish::SharedCounts;
 pub use run_time::RunTime;
 pub use samples::Sampler;
 pub use share_maps::ShareMaps;
@@ -163,7 +163,8 @@ impl Dataplane {
         let mut policies = Policies::new(Arc::clone(memory), publisher);
         let lists = ListMaps::take(ebpf, Arc::clone(memory), options.max_listed as usize)?;
         let peers = PeerMap::take(ebpf, options.listen)?;
-        let shares = Arc::new(ShareMaps::new(Arc::clone(&table), classes, lookup));
+        let shared = policies.publisher.shared_buckets();
+        let shares = Arc::new(ShareMaps::new(Arc::clone(&table), shared, classes, lookup));
         let sampler = Sampler::new(ebpf, Arc::clone(memory))?;
         let log = if options.kernel_log {
             let log = KernelLog::new(ebpf);
@@ -338,7 +339,8 @@ impl Dataplane {
         self.policies.change_floor(floor, hosts, includes)
     }
 
-    /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.
+    /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile. With the last
+    /// ones those of limits that sources share.
     pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
         self.shares.renew_floors(&self.policies.publisher.in_force, buckets)
     }

@@ -11,10 +11,11 @@ use limiter_common::features::Features;
 use limiter_common::key::GROUP_IPV4_PREFIX;
 
 use super::floors::{ClusterTerms, Floors};
-use super::publish::{Compiled, Publisher, SharedCounts, newcomers};
-use super::view::Memory;
+use super::publish::{Compiled, Publisher, newcomers};
+use super::view::{Memory, Now, held_share};
 use super::{Error, wait_for_packets};
 use model::compile::{compile_tier, decompile};
+use model::source::{Counts, HeldShare};
 use model::tables::OnFull;
 use model::{Change, Changes, Class, Groups, Limit, Share, Target, Tier};
 
@@ -195,8 +196,13 @@ impl Policies {
     }
 
     /// What came to a shared limit since it is set; `None` if it is not in force.
-    pub fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
+    pub fn shared_counts(&self, target: &Target) -> Option<Counts> {
         self.publisher.shared_counts(target)
+    }
+
+    /// What this host may use of a limit of the cluster that sources share; `None` if it is no such limit.
+    pub fn share_of(&self, target: &Target) -> Option<HeldShare> {
+        Some(held_share(self.publisher.shared_held(target)?, Now::take()))
     }
 
     /// What CPUs may hold of a shared limit, packets or bytes of each of its rates.

@@ -25,17 +25,20 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use limiter_common::abi::{Policy, PolicyWord};
+use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::share::Grant;
-use limiter_common::share_change::Outcome;
+use limiter_common::share_change::{Bucket, Outcome};
+use limiter_common::shared::Shared;
 
 use super::kernel::monotonic_ns;
 use super::publish::{ClassTables, InForce, PolicyLookup, published};
+use super::shared_buckets::{SharedBuckets, is_empty};
 use super::shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, multiplier};
 use super::table::BucketTable;
-use super::view::{Now, Tracked};
+use super::view::{Now, Tracked, held_share};
 use model::compile::decompile;
 use model::{Selector, Target};
 
@@ -47,6 +50,8 @@ const TRIES: u32 = 8;
 /// A handle on the buckets and shares of a data plane, of which there may be more than one.
 pub struct ShareMaps {
     table: Arc<BucketTable>,
+    /// Buckets of limits that sources share: their numbers follow those of the table's.
+    shared: Arc<SharedBuckets>,
     classes: Arc<ClassTables>,
     policies: PolicyLookup,
     writing: Mutex<()>,
@@ -55,10 +60,11 @@ pub struct ShareMaps {
 impl ShareMaps {
     pub(super) const fn new(
         table: Arc<BucketTable>,
+        shared: Arc<SharedBuckets>,
         classes: Arc<ClassTables>,
         policies: PolicyLookup,
     ) -> Self {
-        Self { table, classes, policies, writing: Mutex::new(()) }
+        Self { table, shared, classes, policies, writing: Mutex::new(()) }
     }
 
     /// Whoever holds it changes words of buckets alone.
@@ -72,9 +78,33 @@ impl ShareMaps {
         published(self.table.memory.config())
     }
 
-    /// How many buckets there are.
+    /// How many buckets there are for single sources.
     pub fn buckets(&self) -> usize {
         self.table.buckets()
+    }
+
+    /// The buckets of limits of the cluster that sources share.
+    pub fn shared_buckets(&self) -> Vec<usize> {
+        self.shared.cluster().into_iter().map(|(number, _)| self.bucket_of(number)).collect()
+    }
+
+    fn bucket_of(&self, number: u32) -> usize {
+        self.buckets() + number as usize
+    }
+
+    /// The number of a shared limit that has this bucket.
+    fn number_of(&self, bucket: usize) -> Option<u32> {
+        bucket.checked_sub(self.buckets()).and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// The bucket with a number, what tells whose it is, and its policy if that is the cluster's.
+    fn shared(&self, number: u32) -> Option<(&Shared, u64, Policy)> {
+        let shared = self.shared.get(number)?;
+        let word = atomic::load(&shared.policy);
+        let policy = self.policies.policy(PolicyWord(word).slot())?;
+        // Then the slot had this content all the time, as with the table's.
+        let same = atomic::load(&shared.policy) == word;
+        (same && policy.whole().is_cluster()).then_some((shared, word, policy))
     }
 
     /// The sources that have begun to be limited since the last call, as far as there was room to note them.
@@ -90,17 +120,11 @@ impl ShareMaps {
         let mut changed = SharesChanged::default();
         let mut policies = PolicyCache::new(self);
         for BucketShare { bucket, tag, share, until_ns } in shares {
-            let tracked = self.table.memory.at(bucket);
-            let policy = tracked.as_ref().and_then(|it| policies.of(it));
-            let (Some(tracked), Some(policy)) = (tracked, policy) else {
-                changed.gone += 1;
-                changed.gone_buckets.push(bucket);
-                continue;
-            };
             // A share has an end in any case: whoever gives it may die at any moment, and packets
             // go by it until then.
-            let grant = Grant::new(multiplier(share), until_ns);
-            let outcome = tracked.under(&policy).change(tag, Some(grant), monotonic_ns);
+            let grant = Some(Grant::new(multiplier(share), until_ns));
+            let outcome = policies.under(bucket, |its| its.change(tag, grant, monotonic_ns));
+            let outcome = outcome.unwrap_or(Outcome::Gone);
             match outcome {
                 Outcome::Gone => changed.gone_buckets.push(bucket),
                 Outcome::Missed => changed.missed_buckets.push(bucket),
@@ -118,6 +142,7 @@ impl ShareMaps {
         let _alone = self.writing();
         let mut changed = SharesChanged::default();
         let mut slots = ClusterSlots::new(self, in_force);
+        let all_end = buckets.end;
         let mut missed: Vec<usize> = Vec::new();
         for round in 0..ROUNDS {
             let mut again = std::mem::take(&mut missed).into_iter();
@@ -135,6 +160,15 @@ impl ShareMaps {
                 }
             });
         }
+        if all_end == self.buckets() {
+            for (number, _) in self.shared.cluster() {
+                let Some((shared, tag, policy)) = self.shared(number) else { continue };
+                let bucket = Bucket::of_shared(shared, &policy);
+                let mut tries = (0..ROUNDS).map(|_| bucket.change(tag, None, monotonic_ns));
+                let outcome = tries.find(|outcome| !matches!(outcome, Outcome::Missed));
+                changed.count(self.bucket_of(number), outcome.unwrap_or(Outcome::Missed));
+            }
+        }
         changed
     }
 
@@ -144,10 +178,7 @@ impl ShareMaps {
         let _alone = self.writing();
         let mut policies = PolicyCache::new(self);
         for (bucket, lowered) in changed.into_lowered() {
-            let Some(tracked) = self.table.memory.at(bucket) else { continue };
-            if let Some(policy) = policies.of(&tracked) {
-                lowered.give_back(&tracked.under(&policy));
-            }
+            policies.under(bucket, |its| lowered.give_back(its));
         }
     }
 
@@ -175,7 +206,15 @@ impl ShareMaps {
         // Of classes that come and go meanwhile each number is read as it was or as it is.
         let classes = self.classes.present(self.table.memory.config());
         let mut policies = PolicyCache::new(self);
-        self.table.memory.part(buckets, |_, tracked| {
+        let mut shared = Vec::new();
+        let of_sources = buckets.filter(|bucket| match self.number_of(*bucket) {
+            Some(number) => {
+                shared.push(number);
+                false
+            }
+            None => true,
+        });
+        self.table.memory.part(of_sources, |_, tracked| {
             let Some(policy) = policies.of(tracked) else { return };
             let Some(class) = classes.class(tracked.class()) else { return };
             let source = self.table.memory.network(tracked.key());
@@ -189,6 +228,29 @@ impl ShareMaps {
                 share: tracked.share(&policy, now),
             });
         });
+        if !shared.is_empty() {
+            let all = self.shared.cluster();
+            let asked = all.into_iter().filter(|(number, _)| shared.contains(number));
+            asked
+                .filter_map(|(number, target)| self.shared_member(number, target, now))
+                .for_each(visit);
+        }
+    }
+
+    /// All that is known of the bucket of a shared limit.
+    fn shared_member(&self, number: u32, target: Target, now: Now) -> Option<ClusterMember> {
+        let (shared, tag, policy) = self.shared(number)?;
+        let bucket = ClusterBucket {
+            bucket: self.bucket_of(number),
+            tag,
+            counts: self.shared.counts(number)?,
+            limited: is_empty(shared, &policy, monotonic_ns()),
+        };
+        // All sources, where no prefix is named.
+        let source = target.prefix().unwrap_or(IpNet::V6(Ipv6Net::default()));
+        let share = held_share(Bucket::of_shared(shared, &policy).held(), now);
+        let limit = decompile(target, &policy)?;
+        Some(ClusterMember { bucket, source, class: target.class, limit, share })
     }
 
     /// The buckets that a source has, whether a limit of the cluster applies to them or not.
@@ -216,6 +278,17 @@ struct PolicyCache<'a> {
 }
 
 impl<'a> PolicyCache<'a> {
+    /// What is done to a bucket, under the policy that its next packet meets, if that is the cluster's.
+    fn under<T>(&mut self, bucket: usize, act: impl FnOnce(&Bucket<'_>) -> T) -> Option<T> {
+        if let Some(number) = self.maps.number_of(bucket) {
+            let (shared, _, policy) = self.maps.shared(number)?;
+            return Some(act(&Bucket::of_shared(shared, &policy)));
+        }
+        let tracked = self.maps.table.memory.at(bucket)?;
+        let policy = self.of(&tracked)?;
+        Some(act(&tracked.under(&policy)))
+    }
+
     fn new(maps: &'a ShareMaps) -> Self {
         let generation = maps.published().generation();
         Self { maps, generation, last: None, known: HashMap::new() }

@@ -1,7 +1,5 @@
 //! Shares of buckets in limits of the cluster, as the daemon speaks of them.
 
-use std::time::Duration;
-
 use ipnet::IpNet;
 use limiter_common::share::Multiplier;
 use limiter_common::share_change::{Lowered, Outcome};
@@ -9,7 +7,7 @@ use limiter_common::share_change::{Lowered, Outcome};
 use super::pending::Pending;
 use super::view::Tracked;
 use model::source::{Counts, HeldShare};
-use model::{Class, Limit, Share, Tier, Unit};
+use model::{Class, Limit, Share};
 
 /// A share for a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,34 +83,6 @@ pub struct ClusterMember {
     pub share: HeldShare,
 }
 
-impl ClusterMember {
-    /// What its source sends, drops included, as a part of the limit, when it had counted `earlier` that
-    /// `long` ago.
-    pub fn demand(&self, earlier: &Counts, long: Duration) -> Share {
-        demand(&self.limit, earlier, &self.bucket.counts, long)
-    }
-}
-
-/// What was offered between two counts of a bucket that lie `long` apart, as a part of the limit; of that in
-/// packets or bytes of which it is more.
-fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Share {
-    // Drops count: of a source that is limited, only they tell that it wants more than it has.
-    let packets = now.packets().saturating_sub(earlier.packets());
-    let bytes = now.bytes.saturating_sub(earlier.bytes);
-    let part = |tier: &Tier| {
-        // With what was dropped: a host at its floor could never show that it needs more
-        // otherwise.
-        let offered = if tier.rate.unit() == Unit::Bytes { bytes } else { packets };
-        let period_s = tier.rate.period_ns() as f64 / 1e9;
-        let allowed = tier.rate.amount() as f64 / period_s * long.as_secs_f64();
-        // Two looks at one moment tell nothing.
-        if allowed > 0.0 { offered as f64 / allowed } else { 0.0 }
-    };
-    // The larger of the two, as either tier alone drops a packet.
-    let first = part(&limit.tier());
-    Share::from_part(limit.also.as_ref().map_or(first, |also| first.max(part(also))))
-}
-
 /// What a share costs.
 pub(super) fn multiplier(share: Share) -> Multiplier {
     Multiplier::from_units(share.units())
@@ -137,25 +107,5 @@ impl SharesChanged {
             Outcome::Gone => self.gone += 1,
             Outcome::Missed => self.missed += 1,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use model::Target;
-
-    use super::*;
-
-    #[test]
-    fn demand_is_a_part_of_the_unit_that_is_used_most() {
-        let mut limit = Limit::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap();
-        let earlier = Counts { passed: 100, dropped: 10, bytes: 1000, since_ns: 1 };
-        let now = Counts { passed: 200, dropped: 60, bytes: 101_000, since_ns: 1 };
-        let of = |limit: &Limit| demand(limit, &earlier, &now, Duration::from_millis(100)).part();
-        // 150 packets where 100 may come.
-        assert!((of(&limit) - 1.5).abs() < 1e-6, "{}", of(&limit));
-        let bytes = Limit::new(Target::DEFAULT, "250kbyte/s".parse().unwrap(), None).unwrap();
-        limit.also = Some(bytes.tier());
-        assert!((of(&limit) - 4.0).abs() < 1e-6, "{}", of(&limit));
     }
 }

@@ -12,7 +12,7 @@ use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::hll::Registers;
 use limiter_common::key::SourceKey;
-use limiter_common::share::{CostMultiplier, Multiplier, ShareSlot};
+use limiter_common::share::{CostMultiplier, Held, Multiplier, ShareSlot};
 use limiter_common::share_change::Bucket;
 use limiter_common::sketch::{Position, Sketch, Window};
 use limiter_common::table::{Identity, LastSeen, Slot, WAYS, is_claimed, set_of, slot_index};
@@ -139,19 +139,12 @@ impl<'a> Tracked<'a> {
     where
         'a: 'b,
     {
-        Bucket { slot: self.slot, identity: self.identity, share: self.share, policy }
+        Bucket::new(self.slot, self.identity, self.share, policy)
     }
 
     /// What it may use under a limit of the cluster.
     pub(super) fn share(&self, policy: &Policy, now: Now) -> HeldShare {
-        let held = self.under(policy).held();
-        let share = held.at(now.monotonic_ns).multiplier();
-        HeldShare {
-            share: share.part(),
-            floor: Multiplier(held.floor).part(),
-            // A multiplier is what packets cost: the smaller one is the larger share.
-            until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
-        }
+        held_share(self.under(policy).held(), now)
     }
 
     /// What it counts.
@@ -162,6 +155,17 @@ impl<'a> Tracked<'a> {
     /// Its source.
     pub(super) fn key(&self) -> SourceKey {
         self.identity.key()
+    }
+}
+
+/// What a bucket may use, in the terms of an operator.
+pub(super) fn held_share(held: Held, now: Now) -> HeldShare {
+    let share = held.at(now.monotonic_ns).multiplier();
+    HeldShare {
+        share: share.part(),
+        floor: Multiplier(held.floor).part(),
+        // A multiplier is what packets cost: the smaller one is the larger share.
+        until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
     }
 }
 

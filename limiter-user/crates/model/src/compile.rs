@@ -41,28 +41,26 @@ pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Polic
 /// Compiles a limit of the cluster, of which each source has the `floor` on this host, as [`compile`].
 ///
 /// # Errors
-/// As [`compile`], and for a limit that sources share, or one under which a packet of
-/// `max_frame` bytes takes longer than four minutes.
+/// As [`compile`], and for a limit under which a packet of `max_frame` bytes takes longer than four minutes.
 pub fn compile_shared(
     limit: &Limit,
     floor: &Floor,
     window_shift: u32,
     max_frame: u32,
 ) -> Result<Policy, Invalid> {
-    let refuse = |problem: &str, hint: &str| refused(&limit.target, problem, hint);
-    if limit.target.aggregate {
-        let hint = "drop `--aggregate`, or let each host have a limit of its own";
-        return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
-    }
     let policy = compile(limit, window_shift, max_frame)?;
     let tiers = || policy.tiers().into_iter().flatten();
     if tiers().any(|(tier, _)| tier.cost(max_frame) > MAX_SHARED_COST) {
         let hint = "under a limit of the cluster a packet may take four minutes at the most";
-        return Err(refuse("it is too slow to be divided among hosts", hint));
+        return Err(refused(&limit.target, "it is too slow to be divided among hosts", hint));
     }
     let gates = tiers().map(|(_, terms)| floor_gate(terms, floor.share(), window_shift, max_frame));
     let gate = gates.min().unwrap_or(1);
     let mut policy = policy;
+    if limit.target.aggregate {
+        // Its bucket holds a share of the burst and no more, and each packet is charged to it.
+        return Ok(policy.shared_by_hosts(floor.share(), [0; 2]));
+    }
     for tier in [&mut policy.first, &mut policy.second] {
         // Each host's bucket holds a packet whatever its share, which is not to be divided any more.
         let packets = tier.cost(max_frame).saturating_mul(u64::from(floor.hosts()));
@@ -357,9 +355,19 @@ mod tests {
         assert!(shared(&limit("1/hour", 1)).is_err());
         assert!(shared(&limit("10/hour", 1)).is_err());
         assert!(shared(&limit("20/hour", 1)).is_ok());
+    }
+
+    #[test]
+    fn what_sources_share_is_divided_without_a_packet_for_each_host() {
         let mut aggregate = limit("1000pps", 100);
         aggregate.target.aggregate = true;
-        assert!(shared(&aggregate).is_err());
+        let policy = compile_shared(&aggregate, &share(0.5).among(30), 27, 1514).unwrap();
+        assert!(policy.whole().is_cluster() && policy.floor() == share(0.5).share());
+        assert_eq!(
+            (policy.first.tolerance, policy.gate),
+            (compiled("1000pps", 100).first.tolerance, MAX_GATE)
+        );
+        assert_eq!(policy.filled(), [0; 2]);
     }
 
     #[test]

@@ -398,12 +398,6 @@ mod tests {
                 "share",
             ),
             (
-                LimitInput { scope: Some(Reach::Cluster), ..input(&["5pps"], &[]) },
-                shared,
-                Part::Scope,
-                "10.0.0.0/8 aggregate: only limits that each source has",
-            ),
-            (
                 LimitInput { partition: Some(Partition::Conservative), ..input(&["5pps"], &[]) },
                 Target::DEFAULT,
                 Part::Scope,

@@ -191,12 +191,6 @@ pub enum ModelError {
         /// The second one.
         other: Rate,
     },
-    /// A limit that many sources share, for the cluster.
-    #[error("{}: only limits that each source has by itself can be for the cluster", target.short())]
-    SharedInCluster {
-        /// Its target.
-        target: Target,
-    },
     /// A reserve that leaves too little to newcomers.
     #[error("a reserve of {reserve} % leaves too little to sources that are not known yet")]
     ReserveTooLarge {
@@ -236,9 +230,6 @@ impl ModelError {
             }
             Self::WindowOfMany { .. } => "take token-bucket, or leave aggregate out".into(),
             Self::Algorithm(error) => error.hint(),
-            Self::SharedInCluster { .. } => {
-                "leave aggregate out, or give the limit the scope local".into()
-            }
             Self::ReserveTooLarge { .. } => format!("give at most {MAX_RESERVE}"),
             Self::ReserveOfOne { .. } => "leave the reserve out, or add aggregate".into(),
             Self::Target(error) => error.hint(),
@@ -312,13 +303,8 @@ impl Limit {
     /// The limit in a scope.
     ///
     /// # Errors
-    /// If it is for the cluster, [`ModelError::SharedInCluster`] if many sources share it, and
-    /// [`ModelError::WindowInCluster`] if it counts in windows.
+    /// [`ModelError::WindowInCluster`] if it is for the cluster and counts in windows.
     pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
-        // Hosts divide buckets of single sources by their hash; a shared bucket has no owner.
-        if !scope.is_local() && self.target.aggregate {
-            return Err(ModelError::SharedInCluster { target: self.target });
-        }
         if !scope.is_local() && !self.amount.algorithm.is_bucket() {
             let (target, algorithm) = (self.target, self.amount.algorithm);
             return Err(ModelError::WindowInCluster { target, algorithm });

@@ -236,7 +236,6 @@ mod tests {
             ("1.1.1.1 5pps scope=local scope=local", "line 1", "scope is there twice"),
             ("1.1.1.1 5pps no-enforce no-enforce", "line 1", "no-enforce is there twice"),
             ("1.1.1.1 5pps partition=conservative", "line 1", "no partition policy"),
-            ("1.1.1.0/24 aggregate 5pps scope=cluster", "line 1", "each source has by itself"),
             ("1.1.1.1 5pps reserve=9", "line 1", "only a limit that sources share"),
             ("1.1.1.0/24 aggregate 5pps reserve=91", "line 1", "too little"),
             ("1.1.1.0/24 aggregate 5pps reserve=some", "line 1", "what is reserve=some?"),

@@ -418,12 +418,6 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "no partition policy",
             "scope cluster",
         ),
-        (
-            "[[limit]]\nfor = \"default\"\naggregate = true\nrate = \"1pps\"\nscope = \"cluster\"",
-            "5:9",
-            "each source has by itself",
-            "aggregate",
-        ),
         ("[management]\naddresses = [\"bastion\"]", "2:14", "bastion", "address"),
         ("mode = \"native", "1:", "", ""),
         ("[", "1:", "", ""),

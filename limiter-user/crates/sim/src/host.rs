@@ -6,8 +6,10 @@ use std::rc::Rc;
 use super::clock::{Clock, Stopwatch};
 use super::kernel::Bucket;
 use super::scheme::{Actions, Payload, Sample, Scheme};
+use cluster::demand::{DemandEstimator, Snapshot};
 use cluster::{HostId, KeyId, Moment};
-use model::Share;
+use model::source::Counts;
+use model::{Limit, Share};
 
 /// How a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,16 +39,30 @@ const WAITING: usize = 512;
 #[derive(Clone, Copy, Debug, Default)]
 struct Track {
     bucket: Option<Bucket>,
+    /// When it got that, by the host's clock.
+    since: Moment,
     offered: f64,
     admitted: f64,
+    /// Packets were dropped since the daemon last looked.
     dropped: bool,
-    /// What `offered` and `admitted` were when the daemon looked.
+    /// What `offered` was when it looked, and `admitted` when it told of that.
     seen: (f64, f64),
     /// When the latest packet came, by the host's clock.
     last: Moment,
-    tracked: bool,
-    /// Packets were dropped when the daemon last looked.
+    /// What tells what the source sends, while it is tracked.
+    gauge: Option<DemandEstimator>,
+    /// Packets were dropped when that told last.
     limited: bool,
+}
+
+impl Track {
+    /// What the kernel has counted: whole packets of the limit.
+    fn counts(&self, limit: &Limit) -> Counts {
+        let packets = |fluid: f64| (fluid * limit.rate.per_second()) as u64;
+        let passed = packets(self.admitted);
+        let dropped = packets(self.offered).saturating_sub(passed);
+        Counts { passed, dropped, bytes: 0, since_ns: self.since.0 }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +137,9 @@ impl<S: Scheme> Host<S> {
     ) -> (f64, bool) {
         let now = self.clock.local(real);
         let track = &mut self.tracks[key];
+        if track.bucket.is_none() {
+            track.since = now;
+        }
         let bucket = track.bucket.get_or_insert_with(|| Bucket::full(now, self.floor, burst));
         let admitted = bucket.admit(now, offered, burst);
         track.offered += offered;
@@ -146,31 +165,40 @@ impl<S: Scheme> Host<S> {
     }
 
     /// The daemon reads the counters, which are those up to `counted`.
-    pub(super) fn look(&mut self, real: u64, counted: u64, keys: &[KeyId]) {
+    pub(super) fn look(&mut self, real: u64, counted: u64, keys: &[KeyId], limit: &Limit) {
         let (now, counted) = (self.clock.local(real), self.clock.local(counted));
-        let seconds = counted.since(self.looked).as_secs_f64();
         // Packets come by ticks: a second look in one tick has no time to divide by.
-        if seconds <= 0.0 {
+        if counted <= self.looked {
             return;
         }
         self.looked = counted;
         self.cpu.start();
         for (track, key) in self.tracks.iter_mut().zip(keys) {
-            let offered = track.offered - track.seen.0;
-            if offered <= 0.0 && !track.tracked {
+            if track.offered <= track.seen.0 && track.gauge.is_none() {
                 continue;
             }
-            let admitted = track.admitted - track.seen.1;
-            track.seen = (track.offered, track.admitted);
-            track.limited = std::mem::take(&mut track.dropped);
-            track.tracked = now.since(track.last).as_nanos() < u128::from(TRACKED);
-            if track.tracked {
-                let demand = Share::from_part(offered / seconds);
-                let limited = track.limited;
-                self.daemon.demand(now, *key, Sample { demand, admitted, limited });
-            } else {
+            track.seen.0 = track.offered;
+            let dropped = std::mem::take(&mut track.dropped);
+            if now.since(track.last).as_nanos() >= u128::from(TRACKED) {
+                (track.gauge, track.limited) = (None, false);
                 self.daemon.forget(*key);
+                continue;
             }
+            let (counts, starts) = (track.counts(limit), dropped && !track.limited);
+            let told = match &mut track.gauge {
+                Some(gauge) => gauge.look(counted, limit, counts, starts),
+                None => {
+                    let guess = if dropped { self.floor.times(2, 1) } else { Share::NONE };
+                    let (gauge, demand) = DemandEstimator::begin(counted, limit, counts, guess);
+                    track.gauge = Some(gauge);
+                    Some(Snapshot { demand, sends: true, drops: dropped })
+                }
+            };
+            let Some(Snapshot { demand, sends, drops }) = told else { continue };
+            track.limited = sends && (drops || dropped);
+            let admitted = track.admitted - track.seen.1;
+            track.seen.1 = track.admitted;
+            self.daemon.demand(now, *key, Sample { demand, admitted, limited: track.limited });
         }
         self.cpu.stop();
     }
@@ -241,6 +269,7 @@ impl<S: Scheme> Host<S> {
         self.looked = self.clock.local(real);
         for track in &mut self.tracks {
             track.seen = (track.offered, track.admitted);
+            (track.gauge, track.limited) = (None, false);
         }
     }
 

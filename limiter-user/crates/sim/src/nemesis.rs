@@ -17,7 +17,7 @@ use super::judge::Verdict;
 use super::network::Conditions;
 use super::outcome::Outcome;
 use super::rng::Rng;
-use super::scenario::{Fault, FaultKind, Scenario, Store};
+use super::scenario::{Fault, FaultKind, Scenario, Store, packets};
 use super::scheme::EscrowHost;
 use super::world::World;
 
@@ -166,6 +166,8 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         network,
         tick: span(0.005),
         founded: rng.chance(0.2),
+        // Slow limits tell late what their sources send.
+        rate: packets([20, 200, 1_000, 100_000][rng.below(4)]),
         ..Scenario::named(&format!("nemesis-{seed}"))
     };
     let count = 1 + rng.below(MAX_FAULTS);
@@ -331,6 +333,7 @@ fn shorten(
         }
         let plain = Scenario {
             network: Conditions::default(),
+            rate: packets(1_000),
             demand: Demand { keys: 1, noise: 0.0, ..shortest.demand },
             ..shortest.clone()
         };

@@ -12,8 +12,7 @@ use super::demand::{Among, Demand, Pattern};
 use super::network::Conditions;
 use super::regions::{RegionPart, assign};
 use cluster::escrow::Partition;
-use model::Invalid;
-use model::Location;
+use model::{Algorithm, Amount, Invalid, Limit, Location, Rate, Target, Tier, Unit};
 
 /// The most hosts of a scenario.
 // Each host has a view of each other one, so a run grows with their square.
@@ -220,6 +219,10 @@ pub struct Scenario {
     /// use too long before it shows.
     #[serde(default = "tenth_of_second")]
     pub burst: Span,
+    /// The limit's rate. Nothing is admitted by it: the traffic is a fluid of the whole limit. But daemons count packets of
+    /// it, and take the longer to tell what a source sends the slower the limit is.
+    #[serde(default = "thousand_packets")]
+    pub rate: Rate,
     /// By how much clocks may be fast or slow.
     // What leases and P6 allow for.
     #[serde(default = "thousandth")]
@@ -278,6 +281,15 @@ const fn tenth_of_second() -> Span {
     Span(Duration::from_millis(100))
 }
 
+const fn thousand_packets() -> Rate {
+    packets(1000)
+}
+
+/// So many packets a second.
+pub(super) const fn packets(a_second: u64) -> Rate {
+    Rate::from_parts(a_second, 1_000_000_000, Unit::Packets)
+}
+
 const fn two_milliseconds() -> Span {
     Span(Duration::from_millis(2))
 }
@@ -307,6 +319,7 @@ impl Scenario {
             warm_up: one_second(),
             tick: two_milliseconds(),
             burst: tenth_of_second(),
+            rate: thousand_packets(),
             drift: thousandth(),
             founded: false,
             policy: Partition::default(),
@@ -388,6 +401,9 @@ impl Scenario {
         // All packets of a tick come at once: a shorter burst could not admit them at any rate.
         if !(0.01..=60.0).contains(&burst) || burst < self.tick.seconds() {
             return whole("`burst` is from 10ms to 60s and not shorter than `tick`");
+        }
+        if self.rate.unit() != Unit::Packets {
+            return whole("`rate` is in packets, such as `1000pps`");
         }
         if self.home_lease.0 < Duration::from_secs(2) {
             return whole("`home_lease` is at least 2s");
@@ -496,6 +512,13 @@ impl Scenario {
             ),
         ];
         fields.into_iter().find_map(|(good, message)| (!good).then(|| message.to_owned()))
+    }
+
+    /// The limit, as daemons know it.
+    pub(super) fn limit(&self) -> Limit {
+        // Of how many packets its burst is matters to nobody here.
+        let tier = Tier { rate: self.rate, burst: 1, algorithm: Algorithm::default() };
+        Amount::new(tier).of(Target::DEFAULT)
     }
 
     /// As a file of it would say it, without what need not be said.

@@ -16,10 +16,11 @@ use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
 use super::scheme::{Actions, Birth, Disk, Payload, Scheme};
 use cluster::escrow::{Member, Partition, PersistentState, Region};
 use cluster::{HostId, KeyId, Moment};
+use model::Limit;
 
 /// How often a daemon reads the kernel's counters, ns of its clock.
 // As the daemon's share thread does while sources are tracked.
-const LOOK: u64 = 50_000_000;
+const LOOK: u64 = 25_000_000;
 /// How long after the first drop of a source the daemon looks: the kernel's event wakes it.
 const URGENT: u64 = 1_000_000;
 /// How long after the last look it does so at the earliest.
@@ -70,6 +71,8 @@ pub(super) struct World<'a, S> {
     weights: Vec<u32>,
     /// Hosts as they were, with the moment, by fault and number.
     copies: BTreeMap<(usize, usize), (u64, Host<S>)>,
+    /// The limit, of which sources are told to use parts.
+    limit: Limit,
     /// The policy that limits have now, if another one than in the beginning.
     policy: Option<Partition>,
     traffic: Traffic,
@@ -143,6 +146,7 @@ impl<'a, S: Scheme> World<'a, S> {
             regions,
             weights: vec![WEIGHT; n],
             copies: BTreeMap::new(),
+            limit: scenario.limit(),
             policy: None,
             traffic,
             rng: root.fork(4),
@@ -323,7 +327,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let counted = self.now - self.now % self.scenario.tick.ns();
         if again || host.calm(counted, CALM) {
             host.woken &= again;
-            host.look(self.now, counted, &self.keys);
+            host.look(self.now, counted, &self.keys, &self.limit);
             self.act_at(number, self.now);
         } else {
             self.plan(self.now + CALM, Event::Look { host: number, life, again: false });

@@ -160,12 +160,7 @@ impl Held {
             held.tracked = true;
             self.touched.insert(key);
         }
-        // What rises is believed at once, what falls nearly so.
-        held.demand = if demand >= held.demand {
-            demand
-        } else {
-            held.demand.times(1, 4) + demand.times(3, 4)
-        };
+        held.demand = demand;
         // Packets are dropped for want of a share: worth a message at once, where more could come of it.
         let starts = limited && !held.limited;
         held.limited = limited;
@@ -177,7 +172,11 @@ impl Held {
         let asked = told.min(demand) > has + has.times(1, 20);
         Some(if demand.is_none() && told.is_none() {
             Urgency::None
-        } else if starts && !asked || limited && demand > told + told.times(1, 4) && !asked {
+        } else if demand.is_none()
+            || starts && !asked
+            || limited && demand > told + told.times(1, 4) && !asked
+        {
+            // Who has stopped may have what others wait for.
             Urgency::Now
         } else if !asked
             && (demand > told.max(has.times(4, 5)) + told.times(1, 10) || demand < told.times(3, 4))
@@ -265,10 +264,11 @@ impl Held {
         }
     }
 
-    /// What this host wants of a key, if it tracks it.
-    pub(super) fn wanted(&self, key: KeyId, floor: Share) -> Option<Share> {
-        let held = self.tracked(key)?;
-        Some(if held.idle(floor) { Share::NONE } else { held.demand })
+    /// What this host wants of a key, if it tracks it. As its owner, which is told by this.
+    pub(super) fn tell_own(&mut self, key: KeyId, floor: Share) -> Option<Share> {
+        let held = self.keys.get_mut(&key).filter(|held| held.tracked)?;
+        held.told = if held.idle(floor) { Share::NONE } else { held.demand };
+        Some(held.told)
     }
 
     /// Forgets what has not been told of for so long. The kernel may still have it, and is to be told.

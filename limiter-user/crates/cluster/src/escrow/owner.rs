@@ -269,7 +269,7 @@ impl Owned {
         // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
         let present = held.owner_of(id, views) == Some(me);
         let mine = present || views.older_owners(id).any(|owner| owner == Some(me));
-        let own = held.wanted(id, pools.floor).filter(|_| mine);
+        let own = if mine { held.tell_own(id, pools.floor) } else { None };
         let Some(key) = Self::key(&mut self.keys, id, own.is_some()) else { return };
         let claim = match own {
             Some(_) => key.claims.get_or_add(me, MAX_PEERS),

@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::pace::AdaptiveBatch;
@@ -18,7 +17,7 @@ use crate::rules::Rules;
 use crate::rules::replicated::is_clusters;
 use api::error::Failure;
 use cluster::KeyId;
-use model::{Class, Partition, Share};
+use model::{Partition, Share, Target};
 
 /// How long buckets may be given a larger floor at a time, while the core is locked and no share is written.
 // The share thread waits for the same lock before it writes a grant.
@@ -45,7 +44,7 @@ pub(super) enum Request {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) round: u64,
-    pub(super) sources: Vec<(KeyId, IpNet, Class)>,
+    pub(super) targets: Vec<(KeyId, Target)>,
 }
 
 /// What the core says.
@@ -127,8 +126,8 @@ fn serve(
                     Err(error) => Answer::Refused(error.into()),
                 })
             })?),
-            Ok(Request::Partitions(Question { round, sources })) => {
-                let answers = shared.with_now(|core| Ok(partitions_of(&core.rules, &sources)))?;
+            Ok(Request::Partitions(Question { round, targets })) => {
+                let answers = shared.with_now(|core| Ok(partitions_of(&core.rules, &targets)))?;
                 Some(Answer::Partitions(round, answers))
             }
         };
@@ -148,16 +147,18 @@ fn serve(
 }
 
 /// What becomes of the limits of these sources while hosts are lost.
-fn partitions_of(rules: &Rules, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId, Partition)> {
-    let of = |source, class| {
-        // By the data plane's target, so that source and kernel mean the same limit while a change
-        // is on its way.
-        let limit = rules.limit_for(&rules.plane.target_of(source, class)?)?;
-        limit.scope.partition()
+fn partitions_of(rules: &Rules, targets: &[(KeyId, Target)]) -> Vec<(KeyId, Partition)> {
+    let of = |target: &Target| {
+        let limit = match target.prefix().filter(|_| !target.aggregate) {
+            // By the data plane's target, so that source and kernel mean the same limit while a change
+            // is on its way.
+            Some(source) => rules.plane.target_of(source, target.class)?,
+            None => *target,
+        };
+        rules.limit_for(&limit)?.scope.partition()
     };
-    let known = sources.iter();
     // A source without a limit gets the usual policy, under which nobody gets more than the limit.
-    known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
+    targets.iter().map(|(key, target)| (*key, of(target).unwrap_or_default())).collect()
 }
 
 /// Gives buckets a larger floor.
@@ -253,10 +254,10 @@ mod tests {
         let shared = CoreHandle::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
         let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
-        let sources = vec![(KeyId::from_hash(7), "192.0.2.1/32".parse().unwrap(), Class::ANY)];
+        let targets = vec![(KeyId::from_hash(7), "192.0.2.1".parse().unwrap())];
         let answers = shared.with_now(|_| {
             worker.ask(Request::Floor((Share::WHOLE, 2)));
-            worker.ask(Request::Partitions(Question { round: 3, sources }));
+            worker.ask(Request::Partitions(Question { round: 3, targets }));
             std::thread::sleep(Duration::from_millis(50));
             Ok(worker.answers.try_recv().is_ok())
         });

@@ -3,12 +3,12 @@
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use siphasher::sip::SipHasher24;
 
 use cluster::KeyId;
 use cluster::link::ClusterId;
-use model::Class;
+use model::Target;
 
 /// Makes numbers of sources.
 ///
@@ -30,8 +30,9 @@ impl Keys {
         Self(SipHasher24::new_with_keys(cluster.0, u64::from_be_bytes(*b"limiter1")))
     }
 
-    /// The number of a source and a class.
-    pub(super) fn key(&self, source: IpNet, class: Class) -> KeyId {
+    /// The number of a target: of a source and a class, or of a limit that sources share.
+    pub(super) fn key(&self, target: &Target) -> KeyId {
+        let source = target.prefix().unwrap_or(IpNet::V6(Ipv6Net::default()));
         let address = match source.network() {
             // One form for both families. The length below keeps an IPv4 prefix apart from others.
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -43,7 +44,11 @@ impl Keys {
         // A prefix and its first address have the same octets.
         hasher.write_u8(bits);
         // As operators write it, which is the same on all hosts.
-        hasher.write(class.to_string().as_bytes());
+        hasher.write(target.class.to_string().as_bytes());
+        if target.aggregate {
+            // Apart from a source, and all sources from a prefix of all addresses.
+            hasher.write(target.to_string().as_bytes());
+        }
         KeyId::from_hash(hasher.finish())
     }
 }
@@ -51,13 +56,16 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Selector;
 
     #[test]
     fn numbers_are_of_source_class_and_cluster() {
         let keys = Keys::of(ClusterId(1));
         let key = |keys: &Keys, source: &str, class: &str| {
-            keys.key(source.parse().unwrap(), class.parse().unwrap())
+            let whom = Selector::Prefix(source.parse().unwrap());
+            keys.key(&Target { whom, class: class.parse().unwrap(), aggregate: false })
         };
+        let shared = |target: &str| keys.key(&target.parse().unwrap());
         let one = key(&keys, "192.0.2.1/32", "any");
         assert_eq!(one, key(&keys, "192.0.2.1/32", "any"));
         for other in [
@@ -66,11 +74,24 @@ mod tests {
             key(&keys, "192.0.2.1/32", "udp:53"),
             key(&keys, "2001:db8::/64", "any"),
             key(&Keys::of(ClusterId(2)), "192.0.2.1/32", "any"),
+            shared("192.0.2.0/24 aggregate"),
         ] {
             assert_ne!(one, other);
         }
         // What rides in messages of older versions has to be the same.
         assert_eq!(one, KeyId::from_hash(KNOWN));
+    }
+
+    #[test]
+    fn what_sources_share_has_a_number_of_its_own() {
+        let keys = Keys::of(ClusterId(1));
+        let all = ["default", "::/0", "0.0.0.0/0", "10.0.0.0/8"];
+        let numbers: std::collections::BTreeSet<_> = all
+            .iter()
+            .flat_map(|whom| [format!("{whom} aggregate"), format!("{whom} udp:53 aggregate")])
+            .map(|target| keys.key(&target.parse().unwrap()))
+            .collect();
+        assert_eq!(numbers.len(), 2 * all.len());
     }
 
     const KNOWN: u64 = 6_317_242_270_570_038_118;

@@ -7,7 +7,6 @@
 mod audit;
 mod clock_guard;
 mod core_worker;
-mod demand;
 mod forget;
 mod host;
 mod init;

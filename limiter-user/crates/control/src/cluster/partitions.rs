@@ -6,12 +6,10 @@
 
 use std::collections::HashMap;
 
-use ipnet::IpNet;
-
 use super::core_worker::Question;
 use super::share_loop::packets_a_second;
 use cluster::KeyId;
-use model::{Class, Limits, Partition, Target};
+use model::{Limits, Partition, Target};
 
 /// What limits of the cluster there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -60,7 +58,7 @@ pub(super) struct Partitions {
     // Kept over rounds: a source must not fall back to the default while the core is busy.
     known: HashMap<KeyId, (Partition, u64)>,
     /// What it is to be asked.
-    unknown: Vec<(KeyId, IpNet, Class)>,
+    unknown: Vec<(KeyId, Target)>,
     /// It has not answered yet.
     asked: bool,
 }
@@ -81,14 +79,14 @@ impl Partitions {
     }
 
     /// What is known of a source; it is asked for if it is not, or may have changed.
-    pub(super) fn of(&mut self, key: KeyId, source: IpNet, class: Class) -> Option<Partition> {
+    pub(super) fn of(&mut self, key: KeyId, target: Target) -> Option<Partition> {
         if !self.facts.unusual {
             return Some(Partition::default());
         }
         let known = self.known.get(&key).copied();
         // While a question is open nothing is noted: each scan would note the same sources again.
         if !self.asked && known.is_none_or(|(_, round)| round != self.round) {
-            self.unknown.push((key, source, class));
+            self.unknown.push((key, target));
         }
         known.map(|(partition, _)| partition)
     }
@@ -104,7 +102,7 @@ impl Partitions {
             return None;
         }
         self.asked = true;
-        Some(Question { round: self.round, sources: std::mem::take(&mut self.unknown) })
+        Some(Question { round: self.round, targets: std::mem::take(&mut self.unknown) })
     }
 
     /// The core has answered.
@@ -150,11 +148,12 @@ mod tests {
     #[test]
     fn each_source_keeps_its_own_until_the_core_has_answered_again() {
         let source = |n: u8| {
-            (KeyId::from_hash(u64::from(n)), IpNet::from(std::net::IpAddr::from([10, 0, 0, n])))
+            let address = std::net::IpAddr::from([10, 0, 0, n]);
+            (KeyId::from_hash(u64::from(n)), Target::from(ipnet::IpNet::from(address)))
         };
         let [(first, a), (second, b)] = [source(1), source(2)];
         let mut partitions = Partitions::default();
-        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Auto));
+        assert_eq!(partitions.of(first, a), Some(Partition::Auto));
         assert_eq!(partitions.ask(), None);
         let unusual = facts(&[
             ("default", "5pps", cluster(Partition::MajorityReclaim)),
@@ -165,28 +164,28 @@ mod tests {
         partitions.begin(unusual);
         assert!(partitions.by_majority());
         assert_eq!(
-            [(first, a), (second, b)].map(|(key, net)| partitions.of(key, net, Class::ANY)),
+            [(first, a), (second, b)].map(|(key, target)| partitions.of(key, target)),
             [None; 2]
         );
         let asked = partitions.ask().unwrap();
-        assert_eq!((asked.round, asked.sources.len()), (1, 2));
+        assert_eq!((asked.round, asked.targets.len()), (1, 2));
         // Not again while it has not answered.
-        assert_eq!((partitions.of(first, a, Class::ANY), partitions.ask()), (None, None));
+        assert_eq!((partitions.of(first, a), partitions.ask()), (None, None));
         partitions
             .learn(1, vec![(first, Partition::MajorityReclaim), (second, Partition::Available)]);
-        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::MajorityReclaim));
+        assert_eq!(partitions.of(first, a), Some(Partition::MajorityReclaim));
         assert_eq!(partitions.ask(), None);
         partitions.begin(unusual);
-        assert_eq!(partitions.of(second, b, Class::ANY), Some(Partition::Available));
-        assert_eq!(partitions.ask().unwrap().sources, [(second, b, Class::ANY)]);
+        assert_eq!(partitions.of(second, b), Some(Partition::Available));
+        assert_eq!(partitions.ask().unwrap().targets, [(second, b)]);
         partitions.learn(2, vec![(second, Partition::Conservative)]);
-        assert_eq!(partitions.of(second, b, Class::ANY), Some(Partition::Conservative));
+        assert_eq!(partitions.of(second, b), Some(Partition::Conservative));
         partitions.forget(second);
-        assert_eq!(partitions.of(second, b, Class::ANY), None);
+        assert_eq!(partitions.of(second, b), None);
         partitions.begin(facts(&[("default", "5pps", cluster(Partition::Conservative))]));
         assert!(!partitions.by_majority());
         partitions.begin(facts(&[("default", "5pps", cluster(Partition::Auto))]));
         assert!(partitions.by_majority() && partitions.known.is_empty());
-        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Auto));
+        assert_eq!(partitions.of(first, a), Some(Partition::Auto));
     }
 }

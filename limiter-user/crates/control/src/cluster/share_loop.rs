@@ -34,7 +34,7 @@ use model::Share;
 
 /// How often it is looked at what sources send while that matters to somebody.
 // A grant lasts half a second. Demand has to reach the owner of a key several times in that.
-const BUSY_INTERVAL: Duration = Duration::from_millis(50);
+const BUSY_INTERVAL: Duration = Duration::from_millis(25);
 /// The same while it does not.
 // With nothing tracked, a wake-up only serves to notice the first source; a fifth of a second
 // keeps an idle host quiet.
@@ -452,7 +452,7 @@ impl ShareLoop {
         let ended = monotonic();
         let took = ended.since(begun);
         let pause =
-            if sources.is_empty() { IDLE_INTERVAL.min(2 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
+            if sources.is_empty() { IDLE_INTERVAL.min(4 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         // The pause grows with the scan's cost, which keeps the promise of `PART` on any machine.
         self.due.look = now.after(pause.max(took * PART));
         for key in seen.gone {
@@ -464,9 +464,9 @@ impl ShareLoop {
             // it to its end.
             self.pending.shares.revoke(bucket, ended);
         }
-        for Demand { key, part, limited, source, class } in seen.demands {
+        for Demand { key, part, limited, target } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
-            if let Some(partition) = self.partitions.of(key, source, class) {
+            if let Some(partition) = self.partitions.of(key, target) {
                 self.escrow.set_partition(key, partition);
             }
         }

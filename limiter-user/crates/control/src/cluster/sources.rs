@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use foldhash::fast::FixedState;
 use ipnet::IpNet;
 
-use super::demand::{DemandEstimator, Snapshot};
 use super::key::Keys;
 use super::pace::AdaptiveBatch;
 use super::room::AdmissionControl;
 use super::share_loop::packets_a_second;
 use crate::Shares;
+use cluster::demand::{DemandEstimator, Snapshot};
 use cluster::{KeyId, Moment};
 use dataplane::ClusterMember;
-use model::Share;
-use model::{Class, Limit};
+use model::{Limit, Selector, Share, Target};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.
 // The search and the tracked sources share a loop with messages; together they stay below the time
@@ -79,9 +78,17 @@ pub(super) struct Demand {
     pub(super) part: Share,
     /// Whether packets of it are dropped.
     pub(super) limited: bool,
-    /// Whose it is, and of what.
-    pub(super) source: IpNet,
-    pub(super) class: Class,
+    /// Whose it is: a source's, or of a limit that sources share.
+    pub(super) target: Target,
+}
+
+/// Whose a bucket is.
+fn whose(member: &ClusterMember) -> Target {
+    let target = member.limit.target;
+    if target.aggregate {
+        return target;
+    }
+    Target { whom: Selector::Prefix(member.source), class: member.class, aggregate: false }
 }
 
 /// What a look has come to.
@@ -270,6 +277,9 @@ impl Sources {
             }
         }
         found.truncate(room);
+        // Whatever the room: they are few, and each stands for many sources.
+        let shared = plane.shared_buckets().into_iter();
+        found.extend(shared.filter(|bucket| !self.at.contains_key(bucket)));
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
         });
@@ -327,7 +337,7 @@ impl Sources {
         // The first drop is urgent: the source has used its share, and waits for more.
         let starts = bucket.limited && !tracked.limited;
         if let Some(Snapshot { demand: part, sends, drops }) =
-            tracked.gauge.look(now, member, starts)
+            tracked.gauge.look(now, &member.limit, bucket.counts, starts)
         {
             // Whoever sends nothing is not limited, whatever became of its last packet.
             tracked.limited = sends && (drops || bucket.limited);
@@ -337,8 +347,8 @@ impl Sources {
             // The limit may have changed since the last look.
             tracked.life = life_of(&member.limit);
             let part = part.max(wanted(&member.limit, tracked.life, bounds));
-            let &ClusterMember { source, class, .. } = member;
-            seen.demands.push(Demand { key, part, limited: tracked.limited, source, class });
+            let (limited, target) = (tracked.limited, whose(member));
+            seen.demands.push(Demand { key, part, limited, target });
         }
         true
     }
@@ -374,7 +384,8 @@ impl Sources {
         seen: &mut Observation,
     ) {
         let bucket = member.bucket;
-        let key = self.keys.key(member.source, member.class);
+        let target = whose(member);
+        let key = self.keys.key(&target);
         if let Some(since) = self.twice.get_mut(&key) {
             *since = now;
             return;
@@ -392,7 +403,7 @@ impl Sources {
         }
         // Who is limited wants more than its floor.
         let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
-        let (gauge, part) = DemandEstimator::begin(now, member, guess);
+        let (gauge, part) = DemandEstimator::begin(now, &member.limit, bucket.counts, guess);
         // An old bucket says nothing of the present, so its source is tracked until a second look
         // tells.
         let young = gauge.is_young(now);
@@ -409,8 +420,7 @@ impl Sources {
         self.at.insert(at, key);
         // Without a part there is nothing to ask for yet.
         if !part.is_none() {
-            let &ClusterMember { source, class, .. } = member;
-            seen.demands.push(Demand { key, part, limited, source, class });
+            seen.demands.push(Demand { key, part, limited, target });
         }
     }
 }

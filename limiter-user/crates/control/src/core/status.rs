@@ -10,9 +10,9 @@ use super::warnings::{self, Warnings, internal_of};
 use crate::rules::{Rules, reload};
 use api::error::{Failure, exit};
 use api::{EventsReport, SharedReport, SourceReport, StatusReport, StoreReport};
-use dataplane::SharedCounts;
 use model::instance::address;
 use model::lists::{Action, find};
+use model::source::Counts;
 use model::{Limit, Target};
 
 /// Limits that a warning of a full table names.
@@ -139,8 +139,9 @@ fn shared_by(rules: &Rules, source: IpNet) -> Vec<SharedReport> {
     let found = rules.layers().explain(source).into_iter().map(|(limit, _)| limit);
     let report = |limit: Limit| {
         let counts = rules.plane.shared_counts(&limit.target).unwrap_or_default();
-        let SharedCounts { passed, dropped, bytes } = counts;
-        SharedReport { limit: rules.report_in_force(&limit), passed, dropped, bytes }
+        let Counts { passed, dropped, bytes, .. } = counts;
+        let share = rules.plane.share_of(&limit.target).map(Into::into);
+        SharedReport { limit: rules.report_in_force(&limit), share, passed, dropped, bytes }
     };
     found.filter(|limit| limit.target.aggregate).map(report).collect()
 }

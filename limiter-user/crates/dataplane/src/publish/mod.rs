@@ -29,11 +29,14 @@ use limiter_common::abi::{Config, Layout, Newcomers, Policy, PolicyWord, UNLIMIT
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gcra::ticks;
+use limiter_common::share::Held;
 
+use super::shared_buckets::SharedBuckets;
 use super::sources::MapKey as _;
 use super::{Error, kernel, take};
 use classes::ClassUse;
 use maps::PolicyMaps;
+use model::source::Counts;
 use model::{Changes, Limits, Selector, Target};
 use place::ClassPlace;
 use slots::PolicySlots;
@@ -42,7 +45,6 @@ pub(super) use classes::ClassTables;
 pub(super) use in_force::InForce;
 pub(super) use lookup::PolicyLookup;
 pub(super) use shadows::ShadowLimit;
-pub use shared::SharedCounts;
 
 /// The policies of an amount: for each source by itself, and shared.
 pub(super) type Compiled = [Option<Policy>; 2];
@@ -151,6 +153,7 @@ impl Publisher {
         publisher.renew(config);
         publisher.settle(config);
         publisher.clamp(publisher.in_force.targets.keys().filter(|key| key.aggregate));
+        publisher.tell_shared();
         Ok(publisher)
     }
 
@@ -160,9 +163,32 @@ impl Publisher {
     }
 
     /// What came to a shared limit since it is set.
-    pub(super) fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
+    pub(super) fn shared_counts(&self, target: &Target) -> Option<Counts> {
         let key = Key::from_target(target, &self.in_force.classes)?;
         if key.aggregate { self.maps.shared.counts(&key.place) } else { None }
+    }
+
+    /// What this host may use of a limit of the cluster that sources share.
+    pub(super) fn shared_held(&self, target: &Target) -> Option<Held> {
+        let key = Key::from_target(target, &self.in_force.classes).filter(|key| key.aggregate)?;
+        let policy = self.in_force.own(&key).filter(|policy| policy.whole().is_cluster())?;
+        self.maps.shared.held(&key.place, &policy)
+    }
+
+    /// The buckets of shared limits.
+    pub(super) fn shared_buckets(&self) -> Arc<SharedBuckets> {
+        Arc::clone(&self.maps.shared.buckets)
+    }
+
+    /// Tells who gives shares which shared limits are the cluster's.
+    fn tell_shared(&self) {
+        let keys = self.in_force.targets.keys().filter(|key| key.aggregate);
+        let cluster = keys.filter_map(|key| {
+            let policy = self.in_force.own(key)?;
+            let number = self.maps.shared.number(&key.place)?;
+            policy.whole().is_cluster().then(|| (number, self.in_force.target(key)))
+        });
+        self.maps.shared.buckets.set_cluster(cluster.collect());
     }
 
     /// Returns what CPUs hold of shared limits.
@@ -287,6 +313,10 @@ impl Publisher {
             .filter(|key| key.aggregate)
             .collect();
         self.clamp(keys.iter());
+        // A million limits of single sources are not gone through for nothing.
+        if !keys.is_empty() {
+            self.tell_shared();
+        }
         Ok(())
     }
 

@@ -1,38 +1,28 @@
 //! Shared limits: their buckets, and the maps that lead to them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use aya::Ebpf;
 use limiter_common::abi::{Config, Policy, PolicyWord};
 use limiter_common::atomic;
-use limiter_common::batch::{Batch, pending, take_back};
 use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, clamped};
-use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
+use limiter_common::share::Held;
+use limiter_common::share_change::Bucket;
+use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, TOTAL, TOTAL_SLOT};
 
-use super::super::memory::Elements;
+use super::super::Error;
+use super::super::shared_buckets::SharedBuckets;
 use super::super::sources::{Prefixes, Refused};
-use super::super::{Error, elements};
 use super::place::ClassPlace;
 use super::slots::Numbers;
-
-/// What the packets that came to a shared limit were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharedCounts {
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets over the limit.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-}
+use model::source::Counts;
 
 /// The shared limits.
 pub(super) struct SharedMaps {
     prefixes: Prefixes<ClassPlace, u32>,
-    buckets: Elements<Shared>,
-    /// What CPUs hold of them.
-    batches: Elements<Batch>,
+    pub(super) buckets: Arc<SharedBuckets>,
     /// The place of each among the buckets.
     used: HashMap<ClassPlace, u32>,
     numbers: Numbers,
@@ -44,8 +34,7 @@ impl SharedMaps {
     /// # Errors
     /// If one is not there, or cannot be read.
     pub(super) fn take(ebpf: &mut Ebpf, config: &Config) -> Result<Self, Error> {
-        let buckets = elements(ebpf, "SHARED")?;
-        let batches = elements(ebpf, "BATCHES")?;
+        let buckets = Arc::new(SharedBuckets::take(ebpf)?);
         let prefixes = Prefixes::<ClassPlace, u32>::take(ebpf, ["SHARED4", "SHARED6"])?;
         let present = prefixes.present().map_err(Error::map("read the shared limits in force"))?;
         let mut used: HashMap<_, _> = present.into_iter().collect();
@@ -55,58 +44,62 @@ impl SharedMaps {
         let taken: Vec<u32> = used.values().copied().collect();
         let free = (TOTAL_SLOT + 1..SHARED_SLOTS).filter(|number| !taken.contains(number));
         let numbers = Numbers::new(free);
-        Ok(Self { prefixes, buckets, batches, used, numbers })
+        Ok(Self { prefixes, buckets, used, numbers })
     }
 
     /// Every place that has one, and the policy's slot.
     pub(super) fn present(&self) -> impl Iterator<Item = (ClassPlace, u32)> {
         self.used.iter().filter_map(|(place, number)| {
-            Some((*place, PolicyWord(atomic::load(&self.bucket(*number)?.policy)).slot()))
+            Some((*place, PolicyWord(atomic::load(&self.buckets.get(*number)?.policy)).slot()))
         })
-    }
-
-    fn bucket(&self, number: u32) -> Option<&Shared> {
-        self.buckets.all().get(number as usize)
     }
 
     /// What came to the shared limit of a place.
-    pub(super) fn counts(&self, place: &ClassPlace) -> Option<SharedCounts> {
-        let number = *self.used.get(place)?;
-        let bucket = self.bucket(number)?;
-        let [passed, dropped, bytes] = pending(self.batches.all(), number);
-        let total = |word, more| atomic::load(word).wrapping_add(more);
-        Some(SharedCounts {
-            passed: total(&bucket.passed, passed),
-            dropped: total(&bucket.dropped, dropped),
-            bytes: total(&bucket.bytes, bytes),
-        })
+    pub(super) fn counts(&self, place: &ClassPlace) -> Option<Counts> {
+        self.buckets.counts(*self.used.get(place)?)
+    }
+
+    /// What the host may use of the shared limit of a place, under the `policy` of a cluster.
+    pub(super) fn held(&self, place: &ClassPlace, policy: &Policy) -> Option<Held> {
+        let shared = self.buckets.get(*self.used.get(place)?)?;
+        Some(Bucket::of_shared(shared, policy).held())
+    }
+
+    /// The number of the one of a place.
+    pub(super) fn number(&self, place: &ClassPlace) -> Option<u32> {
+        self.used.get(place).copied()
     }
 
     /// Returns what CPUs hold.
     pub(super) fn take_back(&self) {
         if !self.used.is_empty() {
-            take_back(self.batches.all(), self.buckets.all(), |_| true);
+            self.buckets.take_back(|_| true);
         }
     }
 
     /// Lets a bucket have another policy.
     fn lead(&self, number: u32, policy: u32) {
-        let Some(bucket) = self.bucket(number) else { return };
+        let Some(bucket) = self.buckets.get(number) else { return };
         let before = PolicyWord(atomic::load(&bucket.policy));
         if before.slot() == policy {
             return;
         }
         // What CPUs hold is worth something else under the new one. They forget it by the version.
-        take_back(self.batches.all(), self.buckets.all(), |other| other == number);
+        self.buckets.take_back(|other| other == number);
         let version = before.generation().wrapping_add(1);
         atomic::store(&bucket.policy, PolicyWord::new(version, policy).0);
     }
 
-    /// Has the bucket of a place owe no more than an empty one under `policy`.
+    /// Has the bucket of a place owe no more than an empty one under `policy`, and have no more without end.
     pub(super) fn clamp(&self, place: &ClassPlace, policy: &Policy, now: Ticks) {
-        let Some(bucket) = self.used.get(place).and_then(|number| self.bucket(*number)) else {
+        let Some(bucket) = self.used.get(place).and_then(|number| self.buckets.get(*number)) else {
             return;
         };
+        // The greater number is the smaller share. A larger one is given with the buckets of sources: it brings no tokens.
+        let floor = atomic::load(&bucket.share.floor);
+        if policy.whole().is_cluster() && floor < u64::from(policy.floor().0) {
+            atomic::replace(&bucket.share.floor, floor, u64::from(policy.floor().0));
+        }
         for (word, tier) in [(&bucket.tat, &policy.first), (&bucket.second_tat, &policy.second)] {
             let tat = atomic::load(word);
             // If this fails a packet was charged, so the bucket did not owe too much.
@@ -156,10 +149,10 @@ impl SharedMaps {
         // The total has its place for good: each packet comes to it, without a lookup.
         let number = if total { TOTAL_SLOT } else { self.numbers.take().ok_or_else(full)? };
         // Nobody comes to the bucket yet.
-        if let Some(bucket) = self.bucket(number) {
+        if let Some(bucket) = self.buckets.get(number) {
             // What CPUs hold of the number's former limit must not serve this one: its version goes. What they have
             // counted there and not told yet makes up for what is missing here.
-            let told = pending(self.batches.all(), number);
+            let told = self.buckets.pending(number);
             let version = PolicyWord(atomic::load(&bucket.policy)).generation().wrapping_add(1);
             for (word, told) in
                 [&bucket.passed, &bucket.dropped, &bucket.bytes].into_iter().zip(told)
@@ -168,6 +161,8 @@ impl SharedMaps {
             }
             atomic::store(&bucket.tat, 0);
             atomic::store(&bucket.second_tat, 0);
+            atomic::store(&bucket.share.grant, 0);
+            atomic::store(&bucket.share.floor, 0);
             atomic::store(&bucket.policy, PolicyWord::new(version, policy).0);
         }
         if !total && let Err(refused) = self.prefixes.insert(&place, number) {

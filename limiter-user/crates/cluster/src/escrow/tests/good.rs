@@ -143,6 +143,21 @@ fn one_host_with_all_the_demand_gets_nearly_all() {
 }
 
 #[test]
+fn demand_that_moves_takes_the_limit_along_whoever_owns_it() {
+    let mut world = settled(3, 5, GOOD);
+    let mut took = Vec::new();
+    for turn in 0..9 {
+        let (from, to) = (turn % 3, (turn + 1) % 3);
+        demand(&mut world, from, 0.0);
+        demand(&mut world, to, 2.0);
+        took.push(until(&mut world, 0.94, 1_000).unwrap_or(u64::MAX));
+        world.run(1_000);
+    }
+    // A look of both, the gap between two messages, and the ways there and back.
+    assert!(took.iter().all(|ms| *ms <= 120), "{took:?}");
+}
+
+#[test]
 fn spread_demand_uses_the_limit() {
     for (hosts, parts) in [(3, [1.0, 1.0, 1.0]), (3, [2.0, 0.2, 0.5]), (3, [0.6, 0.15, 0.7])] {
         let mut world = settled(hosts, 7, GOOD);
