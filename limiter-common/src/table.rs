@@ -307,10 +307,10 @@ pub const fn with_fingerprint(fingerprints: u64, way: u32, byte: u64) -> u64 {
 /// Takes away the fingerprint of a way that the caller has claimed, and nobody else may change.
 #[inline(always)]
 pub fn clear_fingerprint(fingerprints: &AtomicU64, way: u32) {
-    let old = atomic::load(fingerprints) & 0xff << ((way % WAYS) * 8);
+    let old = fingerprint_of(atomic::load(fingerprints), way);
     if old != 0 {
         // The byte is ours: taking it off changes it alone, whatever others do to theirs.
-        atomic::add(fingerprints, old.wrapping_neg());
+        atomic::add(fingerprints, (old << ((way % WAYS) * 8)).wrapping_neg());
     }
 }
 
@@ -395,6 +395,7 @@ mod tests {
             let mut expected = bytes;
             expected[way as usize] = byte;
             let changed = with_fingerprint(atomic::load(&word), way, u64::from(byte));
+            prop_assert_eq!(fingerprint_of(changed, way), u64::from(byte));
             prop_assert_eq!(changed.to_le_bytes(), expected);
             clear_fingerprint(&word, way);
             expected[way as usize] = 0;
