@@ -14,6 +14,7 @@ mod docs;
 mod fresh;
 mod fuzz;
 mod guest;
+mod guests;
 mod kernels;
 mod lines;
 mod lint;
@@ -74,6 +75,8 @@ enum Command {
     Docs,
     /// Try the limiter in emulated machines, with kernels and numbers of CPUs that this one has not
     Kernels(kernels::Args),
+    /// Try a cluster of emulated machines: a clock that is slewed, a pause, a snapshot
+    Guests(guests::Args),
     /// Try every order in which two CPUs can meet in one decision
     Schedules,
     /// Print what the kernel's verifier makes of the program, and whether that has grown
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Fresh(args) => fresh::command(&args),
         Command::Fuzz(args) => fuzz::command(&args),
         Command::Kernels(args) => kernels::command(&args),
+        Command::Guests(args) => guests::command(&args),
         Command::Schedules => schedules::command(),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Docs => docs::command().map(|()| ExitCode::SUCCESS),

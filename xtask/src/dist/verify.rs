@@ -94,6 +94,7 @@ pub(super) fn run(package: &Path, newer: &Path) -> Result<()> {
             cpus: 1,
             memory_mib: 512,
             cards: std::slice::from_ref(&card),
+            keeps_disk: false,
         };
         let guest = Guest::start(&image, &machine)?;
         let address = Ipv4Addr::new(10, 77, 0, number);

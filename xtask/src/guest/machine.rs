@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::json;
 use tempfile::TempDir;
 
 pub(crate) use super::agent::Output;
-use super::{Card, Image, agent::Agent};
+use super::{Card, Image, agent::Agent, monitor::Monitor};
 use crate::{run::Cmd, workspace};
 
 /// How long the emulator may take to start.
@@ -37,6 +38,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) memory_mib: u32,
     /// In the guest they are eth0, eth1, ….
     pub(crate) cards: &'a [Card],
+    /// Whether its disk can be copied once it has booted: else it does not stay behind, however the guest ends.
+    pub(crate) keeps_disk: bool,
 }
 
 /// A machine that runs. Dropped, it is switched off at once.
@@ -45,39 +48,110 @@ pub(crate) struct Guest {
     name: String,
     emulator: Child,
     agent: Agent,
+    monitor: Monitor,
     console: PathBuf,
-    /// With its disk, until it has booted.
+    /// With its disk, until it has booted if it is not to keep that.
     folder: Option<TempDir>,
+    keeps_disk: bool,
+}
+
+/// All of a machine at a moment: its memory and its disk.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    folder: TempDir,
+}
+
+impl Snapshot {
+    fn disk(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    fn memory(&self) -> PathBuf {
+        self.folder.path().join("memory")
+    }
 }
 
 impl Guest {
     /// Switches a machine on, with a copy of the image's disk; [`Guest::wait_for_boot`] waits for it. It
     /// ends with the thread that calls this.
     pub(crate) fn start(image: &Image, machine: &Machine<'_>) -> Result<Self> {
+        let mut guest = Self::switch_on(image, machine, &image.disk(), &[])?;
+        guest.monitor.execute("cont", &json!({}))?;
+        Ok(guest)
+    }
+
+    /// Switches a machine on as it was when a snapshot was made. No boot: it goes on.
+    pub(crate) fn restore(
+        image: &Image,
+        machine: &Machine<'_>,
+        snapshot: &Snapshot,
+    ) -> Result<Self> {
+        let memory = format!("exec:cat '{}'", snapshot.memory().display());
+        let mut guest = Self::switch_on(image, machine, &snapshot.disk(), &["-incoming", &memory])?;
+        guest.monitor.wait_for_memory()?;
+        guest.go_on()?;
+        Ok(guest)
+    }
+
+    /// Switches the emulator of a machine on, which stands still, with a copy of a disk.
+    fn switch_on(
+        image: &Image,
+        machine: &Machine<'_>,
+        disk_of: &Path,
+        more: &[&str],
+    ) -> Result<Self> {
         let place = workspace::target_dir()?.join("guest");
         let console = place.join(format!("{}.log", machine.name));
         // The disk is in the build output, but a socket's path may have 107 bytes.
         let folder = tempfile::tempdir_in(&place).context("cannot make the guest's folder")?;
         let socket = tempfile::tempdir().context("cannot make a folder for the guest's socket")?;
         let (disk, agent) = (folder.path().join("disk"), socket.path().join("agent"));
-        Cmd::new(&tools::CP).args(["--sparse=always"]).args([&image.disk(), &disk]).capture()?;
+        let monitor = socket.path().join("monitor");
+        Cmd::new(&tools::CP).args(["--sparse=always"]).args([disk_of, &disk]).capture()?;
         // Before the emulator starts: it connects once and does not try again.
         let listener = Agent::listen(&agent)?;
         let log =
             File::create(&console).with_context(|| format!("cannot make {}", console.display()))?;
-        let mut emulator = emulator(image, machine, &disk, &agent).spawn(log)?;
+        let emulator = emulator(image, machine, &disk, [&agent, &monitor]).args(more);
+        let mut emulator = emulator.spawn(log)?;
         let agent = Agent::accept(&listener, START, || match emulator.try_wait() {
             Ok(Some(status)) => bail!("the emulator has ended ({status})"),
             _ => Ok(()),
         });
-        let agent = agent.inspect_err(|_| {
+        let both = agent.and_then(|agent| Ok((agent, Monitor::connect(&monitor)?)));
+        let both = both.inspect_err(|_| {
             // It may have ended by itself.
             let _ = emulator.kill();
             let _ = emulator.wait();
         });
-        let agent = agent.with_context(|| printed(machine.name, &console))?;
+        let (agent, monitor) = both.with_context(|| printed(machine.name, &console))?;
         let name = machine.name.to_owned();
-        Ok(Self { name, emulator, agent, console, folder: Some(folder) })
+        let (folder, keeps_disk) = (Some(folder), machine.keeps_disk);
+        Ok(Self { name, emulator, agent, monitor, console, folder, keeps_disk })
+    }
+
+    /// Lets it stand still, its clock included.
+    pub(crate) fn pause(&mut self) -> Result<()> {
+        self.monitor.execute("stop", &json!({})).map(drop)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        self.monitor.execute("cont", &json!({})).map(drop)
+    }
+
+    /// Copies all of it, and lets it go on.
+    pub(crate) fn snapshot(&mut self) -> Result<Snapshot> {
+        let Some(folder) = &self.folder else { bail!("guest {} keeps no disk", self.name) };
+        let disk = folder.path().join("disk");
+        let place = workspace::target_dir()?.join("guest");
+        let copy = tempfile::tempdir_in(&place).context("cannot make a snapshot's folder")?;
+        let snapshot = Snapshot { folder: copy };
+        self.pause()?;
+        self.monitor.save(&snapshot.memory())?;
+        Cmd::new(&tools::CP).args(["--sparse=always"]).args([disk, snapshot.disk()]).capture()?;
+        self.go_on()?;
+        Ok(snapshot)
     }
 
     /// Waits until its systemd has started everything.
@@ -85,7 +159,7 @@ impl Guest {
         let ready = self.agent.wait_until_ready(BOOT);
         ready.with_context(|| self.failure("does not boot"))?;
         // The emulator has it open. So it does not stay behind, however this ends.
-        if let Some(folder) = self.folder.take() {
+        if let Some(folder) = self.folder.take_if(|_| !self.keeps_disk) {
             folder.close().context("cannot remove the guest's disk")?;
         }
         // Units that have failed are the caller's business.
@@ -175,7 +249,12 @@ impl Drop for Guest {
 }
 
 /// The emulator of a machine. Without a network of the emulator's own: what has no card has none.
-fn emulator(image: &Image, machine: &Machine<'_>, disk: &Path, agent: &Path) -> Cmd {
+fn emulator(
+    image: &Image,
+    machine: &Machine<'_>,
+    disk: &Path,
+    [agent, monitor]: [&Path; 2],
+) -> Cmd {
     let cards = machine.cards.iter().enumerate();
     // It ends with the thread that starts it, however that ends.
     Cmd::new(&tools::SETPRIV)
@@ -193,6 +272,8 @@ fn emulator(image: &Image, machine: &Machine<'_>, disk: &Path, agent: &Path) -> 
         .args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"])
         .args(["-chardev", &format!("socket,id=agent,path={}", agent.display())])
         .args(["-device", "virtserialport,chardev=agent,name=agent"])
+        // It stands still until it is told to go on.
+        .args(["-S", "-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
         .args(cards.flat_map(|(number, card)| card.arguments(number)))
 }
 

@@ -195,8 +195,14 @@ fn refuse(image: &Image, programs: &Path) -> Result<Value> {
 }
 
 fn start(image: &Image, programs: &Path, release: &str, cpus: u32) -> Result<Guest> {
-    let machine =
-        Machine { name: "kernels", release: Some(release), cpus, memory_mib: 1024, cards: &[] };
+    let machine = Machine {
+        name: "kernels",
+        release: Some(release),
+        cpus,
+        memory_mib: 1024,
+        cards: &[],
+        keeps_disk: false,
+    };
     let mut guest = Guest::start(image, &machine)?;
     guest.wait_for_boot()?;
     for program in PROGRAMS {
