@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a machine's memory may take to be written or read.
 const MEMORY: Duration = Duration::from_secs(120);
 /// How often it is looked whether that is done.
@@ -29,7 +29,7 @@ impl Monitor {
     /// Connects to an emulator that listens at `path`.
     pub(super) fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path).context("cannot reach the emulator's monitor")?;
-        stream.set_read_timeout(Some(PATIENCE)).context("cannot set a timeout")?;
+        stream.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
         let mut monitor = Self { stream: BufReader::new(stream) };
         // Its greeting, which it sends first.
         monitor.line()?;

@@ -233,8 +233,12 @@ impl LimitReport {
 
     /// Tells how many hosts share it, each of which lets a packet of up to `frame` bytes through.
     pub fn set_hosts(&mut self, hosts: u32, frame: u32) {
-        // However small its share, each host lets one packet through.
-        let packet = if self.unit == Unit::Bytes { frame } else { 1 };
+        // However small its share, each host lets one packet of a source through.
+        let packet = match self.unit {
+            _ if self.aggregate => 0,
+            Unit::Bytes => frame,
+            Unit::Packets => 1,
+        };
         let packets = u64::from(hosts) * u64::from(packet);
         self.hosts = Some(hosts);
         // The bound of P6 as it is proved: without a packet a host, 5/minute would shut out every
@@ -259,8 +263,10 @@ impl LimitReport {
             .collect();
         (!held.is_empty()).then(|| {
             let (target, held) = (self.target.short(), held.join(" and "));
+            // Each host's CPUs may hold as much, and its bucket has room for that.
+            let times = self.hosts.unwrap_or(1) + 1;
             format!(
-                "{target}: CPUs hold up to {held} together; twice that may pass beyond it, once"
+                "{target}: CPUs of a host hold up to {held} together; {times} times that may pass beyond it, once"
             )
         })
     }
@@ -489,8 +495,11 @@ mod tests {
         assert!(!list(&report).contains("CPUs"));
         report.set_held([Some(1000), Some(12_500_000)]);
         let text = list(&report);
-        let says =
-            "default aggregate: CPUs hold up to 1000 packets and 12500 kbyte together; twice that";
+        let says = "default aggregate: CPUs of a host hold up to 1000 packets and 12500 kbyte together; 2 times";
         assert!(text.contains(says), "{text}");
+        report.set_hosts(3, 1514);
+        assert_eq!(report.cluster_burst_amount, Some(report.burst_amount));
+        let text = list(&report);
+        assert!(text.contains("together; 4 times"), "{text}");
     }
 }

@@ -73,7 +73,8 @@ impl SharedBuckets {
     }
 }
 
-/// Whether a bucket has nothing for a small packet of sources that are not known.
+/// Whether a bucket owes something, and has nothing for a small packet of sources that are not known. One that never has
+/// room, because of its share, is at rest: its drops are counted.
 pub(super) fn is_empty(shared: &Shared, policy: &Policy, now_ns: u64) -> bool {
     let price = Bucket::of_shared(shared, policy).price(now_ns);
     let sharing = &policy.sharing;
@@ -82,6 +83,7 @@ pub(super) fn is_empty(shared: &Shared, policy: &Policy, now_ns: u64) -> bool {
     let second = policy.whole().has_second().then_some(second);
     [first].into_iter().chain(second).any(|(word, tier, tolerance)| {
         let cost = price.cost(tier.cost(MIN_FRAME));
-        decide(atomic::load(word), ticks(now_ns), cost, tolerance).is_none()
+        let (tat, now) = (atomic::load(word), ticks(now_ns));
+        tat > now && decide(tat, now, cost, tolerance).is_none()
     })
 }

@@ -280,10 +280,15 @@ pub(super) fn hides_cluster(rules: &Rules, changes: &Changes) -> Option<String> 
 /// heard of them.
 pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
     let ClusterTerms { floor, hosts, frame } = rules.plane.cluster_terms()?;
-    let at_once = |tier: &Tier| {
+    let at_once = |tier: &Tier, as_one: bool| {
         let packet = if tier.rate.unit() == Unit::Bytes { f64::from(frame) } else { 1.0 };
         let burst = tier.burst as f64 / packet;
-        (1.0 + floor * (burst - f64::from(hosts)).max(0.0), burst)
+        // What sources share has a packet for none of them.
+        let cold = match as_one {
+            true => floor * burst,
+            false => 1.0 + floor * (burst - f64::from(hosts)).max(0.0),
+        };
+        (cold, burst)
     };
     let limits = changes.iter().filter_map(|change| match change {
         Change::Set(limit) if !limit.scope.is_local() => Some(limit),
@@ -291,12 +296,12 @@ pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
     });
     limits.filter(|_| hosts > 1).find_map(|limit| {
         let tiers = std::iter::once(limit.tier()).chain(limit.also);
-        let (cold, burst) =
-            tiers.map(|tier| at_once(&tier)).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        let tiers = tiers.map(|tier| at_once(&tier, limit.target.aggregate));
+        let (cold, burst) = tiers.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
         (cold.floor() < burst.floor()).then(|| {
             format!(
-                "{}: a source that sends more than {cold:.0} of its {burst:.0} packets at once to a host that has \
-                 not seen it lately loses the others, until that host has its share, some tenths of a second later",
+                "{}: of {burst:.0} packets at once a host that has seen none lately lets {cold:.0} through; the others \
+                 are lost, until it has its share, some tenths of a second later",
                 limit.target.short(),
                 cold = cold.floor(),
                 burst = burst.floor(),
