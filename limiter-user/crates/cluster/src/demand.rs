@@ -154,10 +154,14 @@ impl DemandEstimator {
         let packets = counts.packets().saturating_sub(before.packets());
         let early = packets < ENOUGH && long < self.span;
         // Not even an urgent look may tell from less: a single packet would look like a flood.
-        if !stopped && (long < MIN_INTERVAL || early && !(urgent && packets > 0)) {
+        if !stopped && (long < MIN_INTERVAL || early && !(urgent && packets > 1)) {
             return None;
         }
-        let sent = offered(limit, &before, &counts, long);
+        let mut sent = offered(limit, &before, &counts, long);
+        if early && !stopped {
+            // A look that a packet brings about begins or ends with one: there is one pause less.
+            sent = sent.times(packets - 1, packets);
+        }
         let told = match () {
             () if stopped => Share::NONE,
             () if sent >= self.told => sent,
