@@ -238,10 +238,7 @@ fn rows_tell_all_of_a_limit() {
             "10.0.0.0/8 aggregate",
             r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":1,"factor":1,"for_seconds":1}}"#,
         ),
-        (
-            "10.0.0.0/8 aggregate",
-            r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"conservative"}}}"#,
-        ),
+        ("10.0.0.0/8", r#"{"rate":"5pps","burst":5,"reserve":9}"#),
     ] {
         from_rows(&[(target.into(), Some(record.into()))]).unwrap_err();
     }
