@@ -1,12 +1,12 @@
 //! `build`: the default members, with the kernel program compiled and embedded.
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, fs, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use tools::Need;
 
-use crate::{run::Cmd, setup};
+use crate::{run::Cmd, setup, workspace};
 
 /// Tells the build scripts what to do, as [`tools::EBPF`] does, about what the dashboard draws its charts with.
 const ASSETS: &str = "LIMITER_ASSETS";
@@ -35,4 +35,23 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, ebpf: &s
         .env("CARGO_TERM_QUIET", "true")
         .env(tools::EBPF, ebpf)
         .env(ASSETS, assets)
+}
+
+/// Builds programs of this workspace; returns the folder with what of them goes into guests.
+pub(crate) fn for_guests(programs: &[&str]) -> Result<PathBuf> {
+    let packages = ["--package", "limiter-user", "--package", "tests"];
+    cargo(["build"], REQUIRE)
+        .args(packages)
+        .args(programs.iter().flat_map(|program| ["--bin", program]))
+        .run()?;
+    let target = workspace::target_dir()?;
+    let folder = target.join("guest/programs");
+    fs::create_dir_all(&folder).context("cannot make the folder of programs")?;
+    for program in programs {
+        let from = target.join("debug").join(program);
+        // Symbols are a third, and each guest takes its copy through a slow port.
+        let to = folder.join(program);
+        Cmd::new(&tools::STRIP).args(["-o".as_ref(), to.as_os_str(), from.as_os_str()]).run()?;
+    }
+    Ok(folder)
 }

@@ -15,11 +15,10 @@ use serde_json::{Value, json};
 use tools::Need;
 
 use crate::{
-    build::{self, REQUIRE},
+    build,
     guest::{Card, Guest, Image, Machine, Network, Sender, Snapshot, Spec},
     progress::{say, span},
-    run::Cmd,
-    setup, workspace,
+    setup,
 };
 
 const IMAGE: Spec<'static> = Spec {
@@ -107,13 +106,7 @@ struct Host {
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let begin = Instant::now();
     setup::ensure(&[Need::Kernel, Need::Charts, Need::Guest])?;
-    build::cargo(["build", "--package", "limiter-user", "--bin", "limiter"], REQUIRE).run()?;
-    let target = workspace::target_dir()?;
-    fs::create_dir_all(target.join("guest")).context("cannot make the guests' folder")?;
-    let program = target.join("guest/limiter");
-    // Symbols are a third, and each guest takes its copy through a slow port.
-    let built = target.join("debug/limiter");
-    Cmd::new(&tools::STRIP).args(["-o".as_ref(), program.as_os_str(), built.as_os_str()]).run()?;
+    let program = build::for_guests(&["limiter"])?.join("limiter");
     let image = Image::make(&IMAGE)?;
     let network = Network::new()?;
     let mut hosts = (1..=HOSTS as u8)

@@ -76,7 +76,7 @@ impl Guest {
     /// ends with the thread that calls this.
     pub(crate) fn start(image: &Image, machine: &Machine<'_>) -> Result<Self> {
         let mut guest = Self::switch_on(image, machine, &image.disk(), &[])?;
-        guest.monitor.execute("cont", &json!({}))?;
+        guest.go_on()?;
         Ok(guest)
     }
 

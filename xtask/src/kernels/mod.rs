@@ -18,11 +18,10 @@ use serde_json::{Value, json};
 use tools::Need;
 
 use crate::{
-    build::{self, REQUIRE},
+    build,
     guest::{Guest, Image, Machine, PANIC, Spec},
     progress::{say, span},
-    run::Cmd,
-    setup, workspace,
+    setup,
 };
 
 /// Packages with the newest kernel: since 7.0 its files are in two.
@@ -94,7 +93,7 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
         "no machine of the plan has that kernel and so many CPUs: see `--help`"
     );
     setup::ensure(&[Need::Kernel, Need::Charts, Need::Dist, Need::Guest])?;
-    let folder = build()?;
+    let folder = build::for_guests(&PROGRAMS)?;
     let image = Image::make(if args.reduced { &REDUCED } else { &IMAGE })?;
     say(format_args!("programs and image: {}", span(begin.elapsed())));
     // A package that has gone is better told at the start than after half an hour.
@@ -137,25 +136,6 @@ fn print(rows: &[Value]) {
             say(format_args!("{}: {complaint}", rows::name(row)));
         }
     }
-}
-
-/// Builds the programs; returns the folder with what goes into the guests.
-fn build() -> Result<PathBuf> {
-    let packages = ["--package", "limiter-user", "--package", "tests"];
-    build::cargo(["build"], REQUIRE)
-        .args(packages)
-        .args(PROGRAMS.iter().flat_map(|program| ["--bin", program]))
-        .run()?;
-    let target = workspace::target_dir()?;
-    let folder = target.join("guest/programs");
-    fs::create_dir_all(&folder).context("cannot make the folder of programs")?;
-    for program in PROGRAMS {
-        let from = target.join("debug").join(program);
-        // Symbols are a third, and each guest takes its copy through a slow port.
-        let to = folder.join(program);
-        Cmd::new(&tools::STRIP).args(["-o".as_ref(), to.as_os_str(), from.as_os_str()]).run()?;
-    }
-    Ok(folder)
 }
 
 /// Boots a machine, and tries everything in it. Does so again where its kernel panics.
