@@ -28,8 +28,10 @@ const VIEWS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) settings: Settings,
-    /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
+    /// Until then this host gives nothing: what it gave before may be outstanding.
     pub(super) quiet: Moment,
+    /// Until then it takes no grants, because its clock was wrong.
+    pub(super) takes: Moment,
     pub(super) leaving: bool,
     /// It leaves and had nothing, which others have heard, perhaps: they do not mind its home lease any more. So it uses
     /// nothing of what still comes, and hands it on.
@@ -54,6 +56,7 @@ impl Host {
         let members = BTreeMap::from([(me, Member { weight, region })]);
         Self {
             quiet,
+            takes: start,
             leaving: false,
             emptied: false,
             home_lease: start,

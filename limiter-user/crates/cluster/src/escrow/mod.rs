@@ -463,6 +463,7 @@ impl Escrow {
         let Self { host, home, held, recount, .. } = self;
         let timing = host.settings.timing;
         host.quiet = now.after(clock::grace(home.longest(&timing)));
+        host.takes = host.quiet;
         // Both by a clock that was wrong: the leases that it has, and those that it has renewed.
         host.peers.values_mut().for_each(|peer| peer.renews = Moment(0));
         recount.forget_renewed(now.after(clock::grace(timing.home_lease)));

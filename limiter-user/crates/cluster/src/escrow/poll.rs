@@ -213,14 +213,16 @@ impl Escrow {
                     had == share && (until == end || !all && until > end && end > half)
                 }
                 // What has ended is the floor already.
-                (had, None) => had.is_none_or(|(_, end)| end <= now),
+                (Some((_, end)), None) => end <= now,
+                // A grant of nothing ends what an earlier run had told the kernel: it is about to be acknowledged.
+                (None, None) => now >= self.host.quiet || held.grants.is_empty(),
                 (None, Some(_)) => false,
             };
             if same {
                 continue;
             }
-            held.word = usable;
             let (share, until) = usable.unwrap_or((floor, now));
+            held.word = Some((share, until));
             grants.push(Granted { key, share, until: self.clock.host(until) });
         }
         grants
@@ -236,8 +238,8 @@ impl Escrow {
         reclaims: bool,
     ) -> Option<(Share, Moment)> {
         let settings = &self.host.settings;
-        // What it was given before is not known after a restart, and may have ended where its clock was wrong.
-        if now < self.host.quiet {
+        // What it was given may have ended where its clock was wrong.
+        if now < self.host.takes {
             return None;
         }
         let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));

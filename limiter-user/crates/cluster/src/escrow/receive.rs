@@ -41,10 +41,11 @@ impl Escrow {
             if host.take_delegation(now, base, from, message) {
                 owned.all_dirty();
             }
-            // What an earlier run of this host goes by is in its kernel still, unknown to these books: none are
-            // taken beside it.
-            if now >= host.quiet {
+            if now >= host.takes {
                 held.take_grants(now, base, (from, latest), message, host);
+            }
+            // What an earlier run of this host has lent of such loans is unknown to these books.
+            if now >= host.quiet {
                 owned.take_loans(now, base, (from, latest), message, &host.settings);
             }
             if let Some(peer) = host.peers.get_mut(&from) {

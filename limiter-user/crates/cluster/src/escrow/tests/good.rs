@@ -1,7 +1,12 @@
 //! Where the network works, the limit is used.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::super::*;
 use super::world::{MS, Net, World};
+use crate::message::Grant;
+use crate::{KeyId, Message};
 
 pub(super) const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
 
@@ -364,6 +369,55 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     world.run(4_000);
     let key = world.keys[0];
     assert!(world.admitted(key) > 0.98, "{}", world.admitted(key));
+}
+
+#[test]
+fn who_starts_anew_is_granted_at_once() {
+    let mut served = 0;
+    for at in 0..3 {
+        let mut world = settled(3, 4, GOOD);
+        let key = world.keys[0];
+        demand(&mut world, at, 1.0);
+        world.run(2_000);
+        world.crash(at, false, None);
+        world.run(100);
+        world.start(at);
+        world.run(700);
+        // What others hold, and it does not own. The words that its kernel had have ended.
+        served += u32::from(world.share(at, key) > Share::from_part(0.6));
+    }
+    assert_eq!(served, 2, "all but the owner");
+}
+
+#[test]
+fn who_starts_anew_ends_what_its_kernel_has_before_it_acknowledges() {
+    let (me, owner, key) = (HostId(1), HostId(2), KeyId::from_hash(7));
+    let kept = PersistentState { clock: Moment(5), ..PersistentState::default() };
+    let mut escrow = Escrow::new(Settings::new(me, 100), kept, Moment(MS));
+    let members = [me, owner].map(|host| (host, Member::new(100)));
+    escrow.set_members(Moment(MS), &BTreeMap::from(members));
+    escrow.demand(Moment(MS), key, Share::WHOLE, true);
+    let told = escrow.poll(Moment(300 * MS));
+    let sent = told.messages[0].1.sent;
+    let nothing = Grant { key, share: Share::NONE, number: 9 };
+    escrow.receive(
+        Moment(301 * MS),
+        owner,
+        &Message {
+            sent: Moment(1),
+            echo: Some(sent),
+            era: told.messages[0].1.era,
+            grants: vec![nothing],
+            granted_for: Duration::from_millis(500),
+            ..Message::default()
+        },
+    );
+    let now = Moment(350 * MS);
+    let out = escrow.poll(now);
+    // Of an earlier run's grant the kernel may have a word yet, which nobody here knows.
+    assert_eq!(out.grants, [Granted { key, share: escrow.floor(), until: now }]);
+    let said = out.messages.iter().flat_map(|(_, message)| &message.reports);
+    assert_eq!(said.map(|report| report.in_use).collect::<Vec<_>>(), [9]);
 }
 
 #[test]
