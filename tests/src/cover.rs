@@ -17,11 +17,11 @@ pub const NO_PROGRAM: &str = "/dev/null";
 ///
 /// # Panics
 /// If a path has a zero in it.
-pub fn cover(command: &mut Command, covers: &[(&str, PathBuf)]) {
+pub fn cover(command: &mut Command, covers: &[(impl AsRef<Path>, PathBuf)]) {
     let c = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("a path without zeros");
     let covers: Vec<_> = covers
         .iter()
-        .filter_map(|(with, path)| Some((c(Path::new(with)), c(&path.canonicalize().ok()?))))
+        .filter_map(|(with, path)| Some((c(with.as_ref()), c(&path.canonicalize().ok()?))))
         .collect();
     // SAFETY: the closure makes system calls alone; the strings live as long as it does.
     unsafe { command.pre_exec(move || mount(&covers)) };

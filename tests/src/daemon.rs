@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::{
     Cli, Lab, Namespace,
     cli::limiter_binary,
+    cover::cover,
     lab::RX,
     leftovers::{BPF_FOLDER, PIN_PREFIX, mount_bpf},
     namespace::unique,
@@ -39,11 +40,18 @@ pub struct DaemonOptions {
     pub arguments: Vec<String>,
     /// Folder of its store, if it is not to be beside its socket.
     pub state: Option<PathBuf>,
+    /// Files that it sees in the place of others, as [`cover`] has them.
+    pub covers: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Default for DaemonOptions {
     fn default() -> Self {
-        Self { interfaces: vec![RX.to_owned()], arguments: Vec::new(), state: None }
+        Self {
+            interfaces: vec![RX.to_owned()],
+            arguments: Vec::new(),
+            state: None,
+            covers: Vec::new(),
+        }
     }
 }
 
@@ -294,6 +302,9 @@ fn command_of(
     }
     command.arg("--state-dir").arg(state_folder(home, options)).arg("--pin-dir").arg(pins);
     command.args(&options.arguments);
+    if !options.covers.is_empty() {
+        cover(&mut command, &options.covers);
+    }
     command
 }
 

@@ -1,7 +1,22 @@
 //! Seeds that change while a daemon runs.
 
-use std::{fs, io::Write as _, net::IpAddr, path::Path, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    net::{IpAddr, UdpSocket},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
+use hickory_resolver::proto::{
+    op::{Message, MessageType, ResponseCode},
+    rr::{RData, Record, RecordType, rdata::SRV},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
@@ -138,4 +153,104 @@ fn other_seeds_are_taken_over_by_a_reload() {
     for daemon in &daemons {
         assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
     }
+}
+
+/// The name of the service, and what the names of its hosts end with.
+const SERVICE: &str = "_limiter._udp.edge.test";
+const ZONE: &str = ".edge.test.";
+
+/// A name server on the loopback device of a host.
+struct NameServer {
+    /// The hosts that records of the service name.
+    named: Arc<Mutex<Vec<usize>>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NameServer {
+    fn start(fleet: &Fleet, host: usize) -> Self {
+        let (named, ends) = (Arc::<Mutex<Vec<usize>>>::default(), Arc::<AtomicBool>::default());
+        let (zone, end) = (Arc::clone(&named), Arc::clone(&ends));
+        let hosts = fleet.hosts.len();
+        let serve = move || {
+            let socket = UdpSocket::bind("127.0.0.1:53").expect("nobody else answers there");
+            socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+            let mut buffer = [0; 1232];
+            while !end.load(Ordering::Relaxed) {
+                let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+                let query = Message::from_vec(&buffer[..length]).expect("a query");
+                let answer = answer(query, &zone.lock().expect("nobody panics with it"), hosts);
+                let bytes = answer.to_vec().expect("an answer that fits");
+                socket.send_to(&bytes, from).expect("a way back");
+            }
+        };
+        let thread = Some(fleet.hosts[host].receiver.spawn_inside(serve));
+        Self { named, ends, thread }
+    }
+
+    fn name(&self, hosts: &[usize]) {
+        *self.named.lock().expect("nobody panics with it") = hosts.to_vec();
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn answer(mut query: Message, named: &[usize], fleet: usize) -> Message {
+    let asked = query.queries.first().expect("a question").clone();
+    let record = |data| Record::from_rdata(asked.name().clone(), 1, data);
+    let name = asked.name().to_ascii().to_lowercase();
+    let host = name.strip_suffix(ZONE).and_then(|name| name.strip_prefix('h')?.parse().ok());
+    let service = name == format!("{SERVICE}.");
+    match (asked.query_type(), host) {
+        (RecordType::SRV, _) if service => {
+            for host in named {
+                let target = format!("h{host}{ZONE}").parse().expect("a name");
+                query.add_answer(record(RData::SRV(SRV::new(0, 0, 7700, target))));
+            }
+        }
+        (RecordType::A, Some(host)) if host < fleet => {
+            let IpAddr::V4(address) = Fleet::address(host) else { panic!("hosts have IPv4") };
+            query.add_answer(record(RData::A(address.into())));
+        }
+        (RecordType::AAAA, Some(host)) if host < fleet => {}
+        _ => query.metadata.response_code = ResponseCode::NXDomain,
+    }
+    query.metadata.message_type = MessageType::Response;
+    query
+}
+
+#[test]
+fn a_service_names_seeds_that_come_and_go() {
+    let (fleet, home) = (Fleet::new(2), folder_with_a_key());
+    let folder = home.path();
+    let names = NameServer::start(&fleet, 1);
+    let resolver = folder.join("resolv.conf");
+    fs::write(&resolver, "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").expect("room");
+    configure(folder, 0, &[]);
+    configure(folder, 1, &[]);
+    let path = folder.join("1.toml");
+    let text = fs::read_to_string(&path).expect("a configuration");
+    fs::write(&path, text.replace("seeds = []", &format!("seeds = [\"{SERVICE}\"]")))
+        .expect("the file can be written");
+    let config = path.display().to_string();
+    let options = DaemonOptions {
+        covers: vec![(resolver, "/etc/resolv.conf".into())],
+        ..DaemonOptions::with(&["--config", &config])
+    };
+    let daemons = [start(&fleet, folder, 0), Daemon::start_with(&fleet.hosts[1], options)];
+    daemons[0].cli().ok(&["cluster", "init"]);
+    wait_told(&daemons[1], &format!("the seed {SERVICE} is not found"));
+    // The first one is gone, and its record is not.
+    names.name(&[7, 0]);
+    wait_for("both to be one cluster", TIMEOUT, || {
+        let found = daemons.each_ref().map(|daemon| peers(daemon)["peers"].clone());
+        found.iter().all(|peers| peers.as_array().map(Vec::len) == Some(2)).then_some(())
+    });
+    assert_eq!(peers(&daemons[0])["cluster"], peers(&daemons[1])["cluster"]);
+    assert!(!daemons[1].log().contains("panicked"), "{}", daemons[1].log());
 }

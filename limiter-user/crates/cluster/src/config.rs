@@ -17,23 +17,20 @@ pub const KEY_FILE: &str = "/etc/limiter/cluster.key";
 /// Hosts that can be expected to found a cluster together, at most.
 const MAX_EXPECTED: u32 = 256;
 
-/// A member that a host asks for the others: an address or a DNS name, and a port.
+/// Members that a host asks for the others: an address or a DNS name with a port, or the name of a service, whose SRV
+/// records (RFC 2782) tell both.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seed {
     /// The address or name; names in lower case.
     host: String,
-    port: u16,
+    /// None for a service.
+    port: Option<u16>,
 }
 
 impl Seed {
     /// The address or name.
     pub fn host(&self) -> &str {
         &self.host
-    }
-
-    /// The port.
-    pub const fn port(&self) -> u16 {
-        self.port
     }
 }
 
@@ -42,12 +39,17 @@ impl FromStr for Seed {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let example = "give an address or a name with a port, such as 192.0.2.11:7700, \
-                       [2001:db8::11]:7700 or edge-2.example.net:7700";
+                       [2001:db8::11]:7700 or edge-2.example.net:7700, or a name with SRV records, such as \
+                       _limiter._udp.example.net";
         let refuse = |problem: String| Err(format!("{problem}: {example}"));
         let (host, port) = match text.parse::<SocketAddr>() {
             Ok(address) => (address.ip().to_string(), address.port()),
             Err(_) => {
                 let Some((host, port)) = text.rsplit_once(':') else {
+                    // Names of hosts begin otherwise: this is no name whose port was forgotten.
+                    if text.starts_with('_') && is_dns_name(text) {
+                        return Ok(Self { host: text.to_ascii_lowercase(), port: None });
+                    }
                     return refuse(format!("{text:?} has no port"));
                 };
                 let Ok(port) = port.parse() else {
@@ -63,7 +65,7 @@ impl FromStr for Seed {
         if port == 0 {
             refuse(format!("port 0 in {text:?} is none"))
         } else {
-            Ok(Self { host, port })
+            Ok(Self { host, port: Some(port) })
         }
     }
 }
@@ -82,7 +84,11 @@ fn is_dns_name(text: &str) -> bool {
 impl fmt::Display for Seed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        match port {
+            None => f.write_str(host),
+            Some(port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Some(port) => write!(f, "{host}:{port}"),
+        }
     }
 }
 
@@ -289,6 +295,7 @@ mod tests {
             ("[2001:DB8::11]:7700", "[2001:db8::11]:7700"),
             ("Edge-2.example.NET:1", "edge-2.example.net:1"),
             ("limiter_a:65535", "limiter_a:65535"),
+            ("_Limiter._udp.example.net.", "_limiter._udp.example.net."),
         ] {
             let seed: Seed = text.parse().unwrap();
             assert_eq!(seed.to_string(), told);
@@ -296,6 +303,7 @@ mod tests {
         }
         for (text, about) in [
             ("192.0.2.11", "no port"),
+            ("_limiter._udp.a..b", "no port"),
             ("edge-2:0", "port 0"),
             ("192.0.2.11:0", "port 0"),
             ("edge-2:70000", "is no port"),

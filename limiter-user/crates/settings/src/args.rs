@@ -363,7 +363,8 @@ pub struct ClusterArgs {
     pub advertise: Option<SocketAddr>,
     /// Hosts of the cluster to ask for the others: addresses or DNS names with ports, commas between them
     ///
-    /// All hosts may have the same ones, their own address among them.
+    /// All hosts may have the same ones, their own address among them. A name that begins with an underscore is one of
+    /// SRV records, which tell names and ports: `_limiter._udp.example.net`. Names are looked up again every 30 seconds.
     #[arg(id = "cluster_seeds", long = "cluster-seeds", help_heading = CLUSTER, env = "LIMITER_CLUSTER_SEEDS", value_name = "HOST:PORT", value_delimiter = ',')]
     #[serde(deserialize_with = "list")]
     #[schemars(with = "Vec<String>", example = ["edge-2.example.net:7700", "192.0.2.12:7700"])]

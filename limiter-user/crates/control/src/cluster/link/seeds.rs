@@ -5,6 +5,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hickory_resolver::TokioResolver;
+use hickory_resolver::net::NetError;
+use hickory_resolver::proto::rr::RData;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -30,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// One seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seed {
-    /// As it is configured: an address or a name, with a port.
+    /// As it is configured: an address or a name with a port, or the name of a service.
     pub name: String,
     /// Where it was found last.
     pub addresses: Vec<SocketAddr>,
@@ -70,13 +73,41 @@ impl Seed {
     }
 }
 
-/// Asks the system where a name is.
+/// Asks where a name with a port, or a service, is.
 async fn resolve(name: String) -> Result<Vec<SocketAddr>, String> {
-    match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await {
+    let found = async {
+        if !name.contains(':') {
+            return resolve_service(&name).await.map_err(|error| error.to_string());
+        }
+        let addresses = tokio::net::lookup_host(name).await.map_err(|error| error.to_string())?;
         // Here too, so that a hostile answer is never kept whole.
-        Ok(Ok(addresses)) => Ok(addresses.take(MAX_ADDRESSES).collect()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+        Ok(addresses.take(MAX_ADDRESSES).collect())
+    };
+    let late = |_| Err(format!("no answer within {} s", TIMEOUT.as_secs()));
+    tokio::time::timeout(TIMEOUT, found).await.unwrap_or_else(late)
+}
+
+/// Asks the system's name servers for the SRV records of a service, and where those whom they name are. Of members all
+/// are greeted: priorities and weights say nothing here.
+async fn resolve_service(name: &str) -> Result<Vec<SocketAddr>, NetError> {
+    // Anew each time: the file that names the servers may change while the daemon runs.
+    let resolver = TokioResolver::builder_tokio()?.build()?;
+    let records = resolver.srv_lookup(name).await?;
+    let (mut found, mut failure) = (Vec::new(), None);
+    for record in records.answers().iter().take(MAX_ADDRESSES) {
+        let RData::SRV(service) = &record.data else { continue };
+        match resolver.lookup_ip(service.target.clone()).await {
+            Ok(hosts) => found.extend(hosts.iter().map(|host| SocketAddr::new(host, service.port))),
+            // One that has gone, while its record has not, leaves the others.
+            Err(error) => failure = Some(error),
+        }
+        if found.len() >= MAX_ADDRESSES {
+            break;
+        }
+    }
+    match failure {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
     }
 }
 
