@@ -16,6 +16,10 @@ const MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets that tell a rate well enough: fewer are chance.
 // A count of 32 is uncertain by its root, about a sixth.
 const ENOUGH: u64 = 32;
+/// Packets that a look waits for, by what the source has sent before. Many hosts may share a source: told from a packet or
+/// two, its demand would be twice too much or nothing, and each host would say so again and again.
+// Fewer cost bytes, more cost time: a demand that goes up and down within seconds is followed late.
+const AWAITED: f64 = 8.0;
 /// Who sends nothing for as long as so many packets would take has stopped, unless it often pauses.
 // By chance, at the same rate, once in e^12 = 160,000 looks. A share waits meanwhile with who does not use it.
 const MISSED: f64 = 12.0;
@@ -112,6 +116,14 @@ impl DemandEstimator {
         (gauge, demand)
     }
 
+    /// How long a look takes that tells something: until [`AWAITED`] packets come at the latest pace.
+    fn span(&self) -> Duration {
+        if self.pace <= 0.0 {
+            return self.span;
+        }
+        Duration::from_secs_f64((AWAITED / self.pace).min(1.0)).clamp(self.span, MAX_INTERVAL)
+    }
+
     /// Whether a source that sent steadily has stopped, when it has sent `packets` in all.
     fn has_stopped(&mut self, now: Moment, packets: u64) -> bool {
         let silent = now.since(self.heard);
@@ -152,7 +164,7 @@ impl DemandEstimator {
         let stopped = self.has_stopped(now, counts.packets());
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
-        let early = packets < ENOUGH && long < self.span;
+        let early = packets < ENOUGH && long < self.span();
         // Not even an urgent look may tell from less: a single packet would look like a flood.
         if !stopped && (long < MIN_INTERVAL || early && !(urgent && packets > 1)) {
             return None;
@@ -207,5 +219,20 @@ mod tests {
         {
             assert_eq!(span_of(&limit(rate)), Duration::from_millis(ms), "{rate}");
         }
+    }
+
+    #[test]
+    fn a_source_that_many_hosts_share_is_told_of_steadily() {
+        // A hundredth of what the limit lets through twice: a packet in every other look, or two, or none.
+        let (limit, ms) = (limit("1000pps"), |ms: u64| Moment(ms * 1_000_000));
+        let counts = |ms: u64| Counts { dropped: ms / 50, since_ns: 1, ..Counts::default() };
+        let (mut gauge, _) = DemandEstimator::begin(ms(1_000), &limit, counts(1_000), Share::NONE);
+        let looks = (41..=400).map(|look| 25 * look + look % 7);
+        let told: Vec<f64> = looks
+            .filter_map(|at| gauge.look(ms(at), &limit, counts(at), false))
+            .map(|snapshot| snapshot.demand.part())
+            .collect();
+        assert!((18..40).contains(&told.len()), "in nine seconds: {}", told.len());
+        assert!(told[2..].iter().all(|demand| (0.016..0.025).contains(demand)), "{told:?}");
     }
 }

@@ -322,7 +322,7 @@ impl Host {
     /// Leaves out hosts of other regions to whom there is nothing to say so soon.
     fn leave_out_far(&self, now: Moment, hosts: &mut BTreeSet<HostId>, busy: &BTreeSet<HostId>) {
         let timing = self.settings.timing;
-        let calm = if self.settings.majority { timing.every * 2 } else { timing.far_every };
+        let calm = if self.settings.majority { timing.every * 3 } else { timing.far_every };
         hosts.retain(|host| {
             let Some(peer) = self.peers.get(host) else { return true };
             // Who has answered something once may be answered later.
