@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// How often there is a line of the log where stderr is no terminal.
-// The suite takes half an hour: a log that says nothing for so long looks hung.
+// The suite takes minutes: a log that says nothing for so long looks hung.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shows on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.

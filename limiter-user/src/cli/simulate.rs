@@ -63,7 +63,7 @@ pub(super) struct ClusterArgs {
     /// A scenario of your own
     #[arg(value_name = "FILE.toml", conflicts_with_all = ["scenario", "suite"])]
     file: Option<PathBuf>,
-    /// All built-in scenarios, and a table of what is to be reached; takes about half an hour on two CPUs
+    /// All built-in scenarios, and a table of what is to be reached; takes some minutes on two CPUs
     ///
     /// Nearly all of that is for the heavy ones: a hundred hosts with a thousand sources, and a thousand hosts that
     /// find each other. They come in their own size and with few seeds. Where --hosts asks for less than a hundred

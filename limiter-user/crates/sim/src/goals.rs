@@ -95,8 +95,8 @@ pub const GOALS: &[Goal] = &[
     Goal {
         about: "back to 90 % after a step",
         figure: Figure::Convergence,
-        scenarios: &["step", "cold"],
-        bound: Bound::AtMost(0.5),
+        scenarios: &["step", "hopping", "cold"],
+        bound: Bound::AtMost(0.1),
     },
     Goal {
         about: "bytes a host sends, 1000 hot keys",

@@ -347,7 +347,7 @@ impl Scenario {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             at(error.span().map_or(0, |span| span.start), &error.message().trim())
         })?;
-        // All that is wrong is found before the first run: a suite takes half an hour.
+        // All that is wrong is found before the first run: a suite takes minutes.
         match scenario.problem() {
             None => Ok(scenario),
             Some((byte, message)) => Err(at(byte.unwrap_or(0), &message)),

@@ -66,7 +66,7 @@ fn a_part_of_the_demand_is_too_much_where_not_all_is_heard_of() {
 }
 
 #[test]
-fn the_escrow_keeps_the_limit_in_all_scenarios() {
+fn the_escrow_keeps_the_limit_in_all_scenarios_and_uses_it_as_it_did() {
     let scenarios: Vec<_> = suite()
         .unwrap()
         .iter()
@@ -78,6 +78,7 @@ fn the_escrow_keeps_the_limit_in_all_scenarios() {
         let found = &summary.verdict;
         assert!(found.worst_overage <= 0.001, "{name}: {summary:?}");
         assert!(found.bound_excess < 1e-6 && found.share_sum < 1.0 + 1e-6, "{name}: {found:?}");
+        assert_eq!(summary.missed, [""; 0], "{name}");
     }
 }
 
