@@ -225,7 +225,7 @@ fn answer(mut query: Message, named: &[usize], fleet: usize) -> Message {
 }
 
 #[test]
-fn a_service_names_seeds_that_come_and_go() {
+fn a_service_names_seeds_once_it_has_records() {
     let (fleet, home) = (Fleet::new(2), folder_with_a_key());
     let folder = home.path();
     let names = NameServer::start(&fleet, 1);

@@ -117,11 +117,12 @@ impl DemandEstimator {
     }
 
     /// How long a look takes that tells something: until [`AWAITED`] packets come at the latest pace.
-    fn span(&self) -> Duration {
+    fn interval(&self) -> Duration {
         if self.pace <= 0.0 {
             return self.span;
         }
-        Duration::from_secs_f64((AWAITED / self.pace).min(1.0)).clamp(self.span, MAX_INTERVAL)
+        let seconds = (AWAITED / self.pace).min(MAX_INTERVAL.as_secs_f64());
+        self.span.max(Duration::from_secs_f64(seconds))
     }
 
     /// Whether a source that sent steadily has stopped, when it has sent `packets` in all.
@@ -164,7 +165,7 @@ impl DemandEstimator {
         let stopped = self.has_stopped(now, counts.packets());
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
-        let early = packets < ENOUGH && long < self.span();
+        let early = packets < ENOUGH && long < self.interval();
         // Not even an urgent look may tell from less: a single packet would look like a flood.
         if !stopped && (long < MIN_INTERVAL || early && !(urgent && packets > 1)) {
             return None;
