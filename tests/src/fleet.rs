@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 use crate::{
     Lab, Namespace,
     backbone::{Backbone, bridge},
@@ -143,6 +145,24 @@ impl Fleet {
             };
             self.filter(host, &[format!("iifname {CONTROL} {chance} drop")]);
         }
+    }
+
+    /// Bytes that all hosts have sent to each other.
+    ///
+    /// # Panics
+    /// If `ip` does not say.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        // At the other ends of the wires, which one command reads at one moment.
+        let text = process::run(self.middle.ip(&["-s", "-json", "link", "show", "type", "veth"]));
+        let links: Value = serde_json::from_str(&text).expect("ip prints JSON");
+        let of_host = |host| {
+            let mut links = links.as_array().into_iter().flatten();
+            let link = links.find(|link| link["ifname"] == port(host));
+            let bytes = link.and_then(|link| link["stats64"]["rx"]["bytes"].as_u64());
+            bytes.unwrap_or_else(|| panic!("ip says nothing about host {host}: {text}"))
+        };
+        (0..self.hosts.len()).map(of_host).sum()
     }
 
     fn filter(&self, host: usize, rules: &[String]) {

@@ -388,6 +388,19 @@ impl<'a> Watch<'a> {
         self.timelines[host].passed_of(source)
     }
 
+    /// How long they have been written, in seconds.
+    #[must_use]
+    pub fn elapsed(&self) -> f64 {
+        (now() - self.begun).as_secs_f64()
+    }
+
+    /// As [`Admitted::counts`], of the packets that are noted so far.
+    #[must_use]
+    pub fn counts(&self, from: f64, to: f64) -> Vec<usize> {
+        let at = |seconds: f64| self.begun + Duration::from_secs_f64(seconds);
+        self.timelines.iter().map(|it| it.passed_within(at(from), at(to))).collect()
+    }
+
     /// Ends them.
     #[must_use]
     pub fn stop(self) -> Admitted {

@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd as _, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -27,11 +27,15 @@ const BUFFER: libc::c_int = 64 << 20;
 /// Bytes of a frame that are looked at: Ethernet and IPv4 headers.
 const HEADERS: usize = 34;
 
+/// Sources and times of packets that have passed.
+type Notes = Mutex<Vec<(Ipv4Addr, Duration)>>;
+
 /// Notes when packets of one IPv4 source pass on a host.
 #[derive(Debug)]
 pub struct Timeline<'lab> {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<(Ipv4Addr, Duration)>>,
+    notes: Arc<Notes>,
+    thread: JoinHandle<()>,
     /// Ends the packets after they were noted.
     end: Observer<'lab>,
     /// Whose packets are noted; nothing for all.
@@ -61,9 +65,10 @@ impl<'lab> Timeline<'lab> {
         let end = Observer::new(lab, Then::Discard, &[]);
         let stop = Arc::new(AtomicBool::new(false));
         let socket = lab.receiver.run_inside(|| packet_socket().expect("a packet socket"));
-        let flag = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || note(&socket, source, &flag));
-        Self { stop, thread, end, source }
+        let notes = Arc::new(Notes::default());
+        let (flag, to) = (Arc::clone(&stop), Arc::clone(&notes));
+        let thread = std::thread::spawn(move || note(&socket, source, &flag, &to));
+        Self { stop, notes, thread, end, source }
     }
 
     /// How many packets have passed so far.
@@ -77,6 +82,16 @@ impl<'lab> Timeline<'lab> {
     #[must_use]
     pub fn passed_of(&self, source: IpAddr) -> u64 {
         self.end.read().from(source)
+    }
+
+    /// How many packets have passed from `from` until `to` since the epoch, of those that are noted so far.
+    ///
+    /// # Panics
+    /// If the thread has.
+    #[must_use]
+    pub fn passed_within(&self, from: Duration, to: Duration) -> usize {
+        let notes = self.notes.lock().expect("the thread that notes");
+        notes.iter().filter(|(_, time)| (from..to).contains(time)).count()
     }
 
     /// The times of all packets, since the epoch, ascending.
@@ -95,7 +110,8 @@ impl<'lab> Timeline<'lab> {
     #[must_use]
     pub fn stop_all(self) -> Vec<(Ipv4Addr, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut times = self.thread.join().expect("the thread that notes");
+        self.thread.join().expect("the thread that notes");
+        let mut times = mem::take(&mut *self.notes.lock().expect("the thread that notes"));
         times.sort_unstable_by_key(|(_, time)| *time);
         times
     }
@@ -160,19 +176,14 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
 }
 
 /// Notes packets of `source`, or of all, until it is told to stop and there are none left.
-fn note(
-    socket: &OwnedFd,
-    source: Option<Ipv4Addr>,
-    stop: &AtomicBool,
-) -> Vec<(Ipv4Addr, Duration)> {
-    let mut times = Vec::new();
+fn note(socket: &OwnedFd, source: Option<Ipv4Addr>, stop: &AtomicBool, notes: &Notes) {
     loop {
         match receive(socket) {
             Some((from, time)) if source.is_none_or(|source| source == from) => {
-                times.push((from, time));
+                notes.lock().expect("those who read do not panic").push((from, time));
             }
             Some(_) => {}
-            None if stop.load(Ordering::Relaxed) => return times,
+            None if stop.load(Ordering::Relaxed) => return,
             None => {}
         }
     }

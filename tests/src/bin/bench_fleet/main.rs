@@ -18,8 +18,7 @@ use arguments::Arguments;
 use contender::Contender;
 use load::{Clients, Server};
 use serde::Serialize;
-use serde_json::Value;
-use tests::{Fleet, fleet::CONTROL, machine::Machine, process, timeline::busiest};
+use tests::{machine::Machine, timeline::busiest};
 
 const HOSTS: usize = 3;
 /// Connections a second that the fleet may accept of one source, and as many more at once.
@@ -101,7 +100,7 @@ fn measure(contender: Contender, fault: Fault) -> Row {
     let server = |host| Server::start(host, address, port, begun);
     let servers: Vec<Server> = fleet.hosts.iter().map(server).collect();
     let clients: Vec<Clients> = fleet.hosts.iter().map(Clients::start).collect();
-    let before = sent(fleet);
+    let before = fleet.sent();
     for second in 0..SECONDS {
         for (host, clients) in clients.iter().enumerate() {
             let here = fault != Fault::Moving || second as usize % HOSTS == host;
@@ -114,7 +113,7 @@ fn measure(contender: Contender, fault: Fault) -> Row {
         }
         sleep((begun + Duration::from_secs(second + 1)).saturating_duration_since(Instant::now()));
     }
-    let bytes = sent(fleet) - before;
+    let bytes = fleet.sent() - before;
     clients.into_iter().for_each(Clients::stop);
     let times: Vec<Vec<Duration>> = servers.into_iter().map(Server::stop).collect();
     running.stop();
@@ -128,16 +127,6 @@ fn measure(contender: Contender, fault: Fault) -> Row {
         utilisation: judged as f64 / (RATE as f64 * (end - WARM).as_secs_f64()),
         bytes_per_second: bytes as f64 / (HOSTS as u64 * SECONDS) as f64,
     }
-}
-
-/// Bytes that all hosts have sent to each other.
-fn sent(fleet: &Fleet) -> u64 {
-    let of = |host: &tests::Lab| {
-        let text = process::run(host.receiver.ip(&["-s", "-json", "link", "show", CONTROL]));
-        let links: Value = serde_json::from_str(&text).expect("ip prints JSON");
-        links[0]["stats64"]["tx"]["bytes"].as_u64().expect("a count")
-    };
-    fleet.hosts.iter().map(of).sum()
 }
 
 impl Figures {
