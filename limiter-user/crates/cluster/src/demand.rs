@@ -25,6 +25,9 @@ const AWAITED: f64 = 8.0;
 const MISSED: f64 = 12.0;
 /// It pauses often if it did so lately, for more than one part in this of the present silence.
 const PAUSES: f64 = 1.5;
+/// What somebody is taken to want who is limited, and of whom nothing more is known: so much comes of a source that
+/// keeps to its limit, and what it does not use comes back when it is known.
+pub const GUESS: Share = Share::from_units(1 << 31);
 /// A bucket that is younger tells what its source sends by itself.
 // As long as a grant: counts of a longer time say little of the present.
 const YOUNG: Duration = Duration::from_millis(500);
@@ -43,6 +46,10 @@ pub struct DemandEstimator {
     pace: f64,
     /// What was told last.
     told: Share,
+    /// Nothing is known yet of what it sends at present.
+    is_guess: bool,
+    /// A packet came just before the last look that told something.
+    follows: bool,
     /// Packets at the last look, when there were more of them than before, and whether a look has found no more since.
     latest: u64,
     heard: Moment,
@@ -108,6 +115,9 @@ impl DemandEstimator {
             span: span_of(limit),
             pace: 0.0,
             told: demand,
+            is_guess: age >= YOUNG,
+            // Buckets are found by what comes to them.
+            follows: true,
             latest: counts.packets(),
             heard: now,
             is_silent: false,
@@ -166,14 +176,16 @@ impl DemandEstimator {
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
         let early = packets < ENOUGH && long < self.interval();
-        // Not even an urgent look may tell from less: a single packet would look like a flood.
-        if !stopped && (long < MIN_INTERVAL || early && !(urgent && packets > 1)) {
+        // Whole pauses are told of: without them a single packet would look like a flood.
+        let pauses = if self.follows { packets } else { packets.saturating_sub(1) };
+        let hurries = urgent || self.is_guess;
+        if !stopped && (long < MIN_INTERVAL || early && !(hurries && pauses > 0)) {
             return None;
         }
         let mut sent = offered(limit, &before, &counts, long);
         if early && !stopped {
-            // A look that a packet brings about begins or ends with one: there is one pause less.
-            sent = sent.times(packets - 1, packets);
+            // A look that a packet brings about ends with one.
+            sent = sent.times(pauses, packets);
         }
         let told = match () {
             () if stopped => Share::NONE,
@@ -186,7 +198,17 @@ impl DemandEstimator {
             _ => packets as f64 / long.as_secs_f64(),
         };
         // The limit may have changed since the last look.
-        *self = Self { counts, since: now, span: span_of(limit), pace, told, ..*self };
+        let (follows, is_guess) = (self.heard == now, false);
+        *self = Self {
+            counts,
+            since: now,
+            span: span_of(limit),
+            pace,
+            told,
+            is_guess,
+            follows,
+            ..*self
+        };
         let drops = counts.dropped > before.dropped;
         Some(Snapshot { demand: told, sends: packets > 0, drops: drops && !stopped })
     }
@@ -235,5 +257,22 @@ mod tests {
             .collect();
         assert!((18..40).contains(&told.len()), "in nine seconds: {}", told.len());
         assert!(told[2..].iter().all(|demand| (0.016..0.025).contains(demand)), "{told:?}");
+    }
+
+    #[test]
+    fn the_second_packet_of_a_source_that_comes_back_tells_what_it_sends() {
+        let (limit, ms) = (limit("20pps"), |ms: u64| Moment(ms * 1_000_000));
+        let counts = |packets: u64| Counts { dropped: packets, since_ns: 1, ..Counts::default() };
+        let begin = |guess| DemandEstimator::begin(ms(15_000), &limit, counts(50), guess);
+        for guess in [Share::NONE, GUESS] {
+            let (mut gauge, demand) = begin(guess);
+            assert_eq!(demand, guess);
+            // No packet tells nothing.
+            assert_eq!(gauge.look(ms(15_090), &limit, counts(50), true), None);
+            let told = gauge.look(ms(15_100), &limit, counts(51), guess.is_none()).unwrap();
+            assert!((told.demand.part() - 0.5).abs() < 0.01, "{told:?}");
+            // From then on it is known, and chance is not told of.
+            assert_eq!(gauge.look(ms(15_150), &limit, counts(52), false), None);
+        }
     }
 }

@@ -61,16 +61,52 @@ pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
     }
     let short = Need::new(wanted).ample > pool;
     // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
-    for (target, want) in targets.iter_mut().zip(wanted) {
-        let current = want.current;
-        let change = target.without(current) + current.without(*target);
-        // Where there is too little for all, what is not given lies idle.
-        let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
-        let enough = short || current >= want.need(CLOSE);
-        let kept = !short && *target < current && *target > current.times(1, 2);
-        if !want.demand.is_none() && (near && enough || kept) {
-            *target = current;
+    let keeps: Vec<bool> = wanted
+        .iter()
+        .zip(&mut targets)
+        .map(|(want, target)| {
+            let current = want.current;
+            let change = target.without(current) + current.without(*target);
+            // Where there is too little for all, what is not given lies idle.
+            let near =
+                change <= current.times(1, if short && *target > current { 400 } else { 50 });
+            let enough = short || current >= want.need(CLOSE);
+            if !want.demand.is_none() && near && enough {
+                *target = current;
+            }
+            !want.demand.is_none() && !short && *target < current && *target > current.times(1, 2)
+        })
+        .collect();
+    let mut sum: Share = targets.iter().copied().sum();
+    for ((target, want), _) in targets.iter_mut().zip(wanted).zip(keeps).filter(|(_, keeps)| *keeps)
+    {
+        // What one has too much is what another one is to get, where all of the pool is given.
+        let with = sum.without(*target) + want.current;
+        if with <= pool {
+            (*target, sum) = (want.current, with);
         }
     }
     targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(demand: f64, current: f64) -> Wanted {
+        let [demand, current] = [demand, current].map(Share::from_part);
+        Wanted { demand, floor: Share::from_part(0.01), weight: 100, current }
+    }
+
+    #[test]
+    fn what_one_has_too_much_goes_to_who_lacks_it() {
+        let pool = Share::from_part(0.95);
+        // It had all of the pool while nobody else wanted any.
+        let given = targets(pool, &[want(0.46, 0.95), want(0.25, 0.0)]);
+        assert!(given.iter().copied().sum::<Share>() <= pool, "{given:?}");
+        assert!(given[1] >= Share::from_part(0.24), "{given:?}");
+        // Nobody lacks anything: a lower grant would be a message for nothing.
+        let given = targets(pool, &[want(0.3, 0.5), want(0.25, 0.3)]);
+        assert_eq!(given, [0.5, 0.3].map(Share::from_part));
+    }
 }

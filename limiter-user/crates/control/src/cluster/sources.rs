@@ -16,7 +16,7 @@ use super::pace::AdaptiveBatch;
 use super::room::AdmissionControl;
 use super::share_loop::packets_a_second;
 use crate::Shares;
-use cluster::demand::{DemandEstimator, Snapshot};
+use cluster::demand::{DemandEstimator, GUESS, Snapshot};
 use cluster::{KeyId, Moment};
 use dataplane::ClusterMember;
 use model::{Limit, Selector, Share, Target};
@@ -401,8 +401,7 @@ impl Sources {
             }
             return;
         }
-        // Who is limited wants more than its floor.
-        let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
+        let guess = if bucket.limited { GUESS } else { Share::NONE };
         let (gauge, part) = DemandEstimator::begin(now, &member.limit, bucket.counts, guess);
         // An old bucket says nothing of the present, so its source is tracked until a second look
         // tells.

@@ -105,11 +105,11 @@ fn told(packets: &[u64]) -> Vec<Option<f64>> {
 
 #[test]
 fn who_stops_is_told_of_at_once() {
-    // The first look only begins.
+    // The first look only begins, and of what nothing is known yet the second one tells.
     let steady = [30; 5];
     assert_eq!(
-        told(&[&steady[..], &[0; 4]].concat())[4..],
-        [Some(3.0), Some(0.0), None, None, None]
+        told(&[&steady[..], &[0; 4]].concat())[1..],
+        [Some(3.0), None, Some(3.0), None, Some(0.0), None, None, None]
     );
     // Another host gets its share by this: what comes again is told as what begins.
     assert_eq!(told(&[&steady[..], &[0, 0, 40]].concat())[7..], [Some(2.0)]);
