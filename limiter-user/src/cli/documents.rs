@@ -120,10 +120,11 @@ fn write(directory: &Path) -> io::Result<()> {
 }
 
 /// The reference pages of `docs/reference`, by their names.
-fn reference() -> [(&'static str, String); 2] {
+fn reference() -> [(&'static str, String); 3] {
     let mut commands = COMMANDS.to_owned();
     describe(&command(), &mut commands);
-    [("cli.md", commands), ("configuration.md", settings::reference())]
+    let scenarios = sim::page().expect("the built-in scenarios are good");
+    [("cli.md", commands), ("configuration.md", settings::reference()), ("scenarios.md", scenarios)]
 }
 
 /// What the reference says before the commands.

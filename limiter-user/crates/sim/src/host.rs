@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::clock::{Clock, Stopwatch};
-use super::kernel::Bucket;
+use super::kernel::Kernel;
+use super::rng::mix;
 use super::scheme::{Actions, Payload, Sample, Scheme};
-use cluster::demand::{DemandEstimator, Snapshot};
+use cluster::demand::{DemandEstimator, GUESS, Snapshot};
 use cluster::{HostId, KeyId, Moment};
 use model::source::Counts;
 use model::{Limit, Share};
@@ -38,9 +39,8 @@ const WAITING: usize = 512;
 /// What the kernel knows of a source, and what the daemon has read of that.
 #[derive(Clone, Copy, Debug, Default)]
 struct Track {
-    bucket: Option<Bucket>,
-    /// When it got that, by the host's clock.
-    since: Moment,
+    /// When its first packet came, by the host's clock.
+    since: Option<Moment>,
     offered: f64,
     admitted: f64,
     /// Packets were dropped since the daemon last looked.
@@ -58,10 +58,11 @@ struct Track {
 impl Track {
     /// What the kernel has counted: whole packets of the limit.
     fn counts(&self, limit: &Limit) -> Counts {
-        let packets = |fluid: f64| (fluid * limit.rate.per_second()) as u64;
+        // What is a whole packet may miss it by rounding.
+        let packets = |fluid: f64| (fluid * limit.rate.per_second() + 1e-6) as u64;
         let passed = packets(self.admitted);
         let dropped = packets(self.offered).saturating_sub(passed);
-        Counts { passed, dropped, bytes: 0, since_ns: self.since.0 }
+        Counts { passed, dropped, bytes: 0, since_ns: self.since.unwrap_or_default().0 }
     }
 }
 
@@ -71,7 +72,9 @@ pub(super) struct Host<S> {
     pub(super) clock: Clock,
     pub(super) state: State,
     pub(super) daemon: S,
-    pub(super) floor: Share,
+    kernel: Kernel,
+    /// What the kernel has as its floor.
+    floor: Share,
     tracks: Vec<Track>,
     /// Up to when counts were read, by its clock.
     looked: Moment,
@@ -92,19 +95,27 @@ pub(super) struct Host<S> {
     pub(super) bytes: u64,
     /// What of that went to other regions, after warming up.
     pub(super) far: u64,
+    /// A digest of what the daemon did.
+    pub(super) digest: u64,
     /// What deciding took of a core.
     pub(super) cpu: Stopwatch,
 }
 
 impl<S: Scheme> Host<S> {
-    pub(super) fn new(id: HostId, clock: Clock, daemon: S, hosts: usize, keys: usize) -> Self {
+    pub(super) fn new(
+        id: HostId,
+        clock: Clock,
+        daemon: S,
+        kernel: Kernel,
+        hosts: usize,
+        keys: usize,
+    ) -> Self {
         Self {
             id,
             clock,
             state: State::Running,
             daemon,
-            // Nothing until the daemon says what the floor is: a kernel must not admit what nobody
-            // has granted (P6).
+            kernel,
             floor: Share::NONE,
             tracks: vec![Track::default(); keys],
             looked: Moment(0),
@@ -118,6 +129,7 @@ impl<S: Scheme> Host<S> {
             suspected: 0,
             bytes: 0,
             far: 0,
+            digest: 0,
             cpu: Stopwatch::default(),
         }
     }
@@ -128,20 +140,14 @@ impl<S: Scheme> Host<S> {
     }
 
     /// Packets come. Returns what is admitted of them, and whether the daemon is to be told at once.
-    pub(super) fn packets(
-        &mut self,
-        key: usize,
-        real: u64,
-        offered: f64,
-        burst: f64,
-    ) -> (f64, bool) {
+    pub(super) fn packets(&mut self, key: usize, real: u64, offered: f64) -> (f64, bool) {
         let now = self.clock.local(real);
-        let track = &mut self.tracks[key];
-        if track.bucket.is_none() {
-            track.since = now;
+        let (offered, admitted) = self.kernel.admit(key, now, offered);
+        if offered == 0.0 {
+            return (0.0, false);
         }
-        let bucket = track.bucket.get_or_insert_with(|| Bucket::full(now, self.floor, burst));
-        let admitted = bucket.admit(now, offered, burst);
+        let track = &mut self.tracks[key];
+        track.since.get_or_insert(now);
         track.offered += offered;
         track.admitted += admitted;
         track.last = now;
@@ -155,8 +161,7 @@ impl<S: Scheme> Host<S> {
 
     /// The share that the kernel goes by.
     pub(super) fn share(&self, key: usize, real: u64) -> f64 {
-        let now = self.clock.local(real);
-        self.tracks[key].bucket.map_or(self.floor.part(), |bucket| bucket.share(now))
+        self.kernel.share(key, self.clock.local(real))
     }
 
     /// Whether the daemon has not looked for `span` ns.
@@ -188,7 +193,7 @@ impl<S: Scheme> Host<S> {
             let told = match &mut track.gauge {
                 Some(gauge) => gauge.look(counted, limit, counts, starts),
                 None => {
-                    let guess = if dropped { self.floor.times(2, 1) } else { Share::NONE };
+                    let guess = if dropped { GUESS } else { Share::NONE };
                     let (gauge, demand) = DemandEstimator::begin(counted, limit, counts, guess);
                     track.gauge = Some(gauge);
                     Some(Snapshot { demand, sends: true, drops: dropped })
@@ -203,31 +208,20 @@ impl<S: Scheme> Host<S> {
         self.cpu.stop();
     }
 
-    pub(super) fn write(
-        &mut self,
-        real: u64,
-        actions: &Actions,
-        numbers: &BTreeMap<KeyId, usize>,
-        burst: f64,
-    ) {
+    pub(super) fn write(&mut self, real: u64, actions: &Actions, numbers: &BTreeMap<KeyId, usize>) {
         let now = self.clock.local(real);
+        self.digest = mix(self.digest ^ mix(real) ^ actions.digest());
         if let Some(floor) = actions.floor {
             self.floor = floor;
-            let buckets = self.tracks.iter_mut().filter_map(|track| track.bucket.as_mut());
-            buckets.for_each(|bucket| bucket.set_floor(now, floor, burst));
+            self.kernel.set_floor(now, floor);
         }
-        let mut bucket = |key: &KeyId, change: &mut dyn FnMut(&mut Bucket)| {
-            let number = numbers.get(key);
-            // As in the kernel, where a share lies beside the bucket: without one there is nothing to write to.
-            if let Some(bucket) = number.and_then(|n| self.tracks[*n].bucket.as_mut()) {
-                change(bucket);
-            }
-        };
         for (key, share, until) in &actions.shares {
-            bucket(key, &mut |bucket| bucket.set(now, *share, *until, burst));
+            let number = numbers.get(key);
+            number.into_iter().for_each(|it| self.kernel.set(*it, now, *share, *until));
         }
         for (key, tokens) in &actions.debits {
-            bucket(key, &mut |bucket| bucket.debit(now, *tokens, burst));
+            let number = numbers.get(key);
+            number.into_iter().for_each(|it| self.kernel.debit(*it, now, *tokens));
         }
     }
 
@@ -278,5 +272,6 @@ impl<S: Scheme> Host<S> {
         self.tracks.fill(Track::default());
         // The floor is a part of each policy, and a kernel that has just started has none.
         self.floor = Share::NONE;
+        self.kernel.boot();
     }
 }

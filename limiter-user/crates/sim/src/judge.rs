@@ -12,6 +12,8 @@ pub struct Verdict {
     pub bound_excess: f64,
     /// The most that the shares which hosts went by at one moment have added up to, of a source.
     pub share_sum: f64,
+    /// Packets of the conforming source that a host dropped while there was no fault and it came to that one, at most.
+    pub lost: u64,
     /// Admitted of what could have been, min(offered, limit), after warming up.
     pub utilisation: f64,
 }
@@ -37,6 +39,8 @@ pub struct Judge {
     sources: Vec<Source>,
     worst: Verdict,
     counted: (f64, f64),
+    /// Packets of the conforming source that were dropped, by when it came to a host.
+    lost: Vec<u64>,
 }
 
 impl Judge {
@@ -51,6 +55,7 @@ impl Judge {
             sources: vec![Source::default(); sources],
             worst: Verdict::default(),
             counted: (0.0, 0.0),
+            lost: Vec::new(),
         }
     }
 
@@ -84,10 +89,18 @@ impl Judge {
         self.worst.share_sum = self.worst.share_sum.max(sum);
     }
 
+    /// A host drops a packet of the conforming source, which has come to it as its `contact`th.
+    pub fn loses(&mut self, contact: usize) {
+        self.lost.resize(self.lost.len().max(contact + 1), 0);
+        self.lost[contact] += 1;
+    }
+
     /// What has been found.
     pub fn verdict(&self) -> Verdict {
         let (admitted, due) = self.counted;
-        Verdict { utilisation: if due > 0.0 { admitted / due } else { 1.0 }, ..self.worst.clone() }
+        let utilisation = if due > 0.0 { admitted / due } else { 1.0 };
+        let lost = self.lost.iter().copied().max().unwrap_or(0);
+        Verdict { utilisation, lost, ..self.worst.clone() }
     }
 }
 

@@ -23,6 +23,9 @@ use super::world::World;
 
 /// Faults begin within these seconds.
 const FAULTS: (f64, f64) = (3.0, 12.0);
+/// A limit has a burst of so many packets a host at least: with one of a packet a host there is no bucket to save up in, and
+/// of what comes seldom much comes too late.
+const BURST: f64 = 4.0;
 /// The longest that one lasts, s.
 const MAX_LASTING: f64 = 8.0;
 /// The most that a schedule has.
@@ -46,6 +49,8 @@ pub enum Broken {
     Sum(f64),
     /// Less of the limit was used when faults were over.
     Utilisation(f64, f64),
+    /// A host has dropped so many packets of a conforming source while there was no fault.
+    Lost(u64, u64),
 }
 
 impl fmt::Display for Broken {
@@ -56,6 +61,9 @@ impl fmt::Display for Broken {
             }
             Self::Sum(found) => write!(f, "shares add up to {found:.4}"),
             Self::Utilisation(found, least) => write!(f, "utilisation {found:.3}, not {least:.3}"),
+            Self::Lost(found, most) => {
+                write!(f, "a host dropped {found} packets of a conforming source, not {most}")
+            }
         }
     }
 }
@@ -138,6 +146,8 @@ const KINDS: [FaultKind; 18] = [
 /// A schedule of a cluster of one of these sizes.
 pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     let mut rng = Rng::new(seed).fork(0x6e65_6d65);
+    // One of its own, so that seeds mean what they did without it.
+    let mut conforms = Rng::new(seed).fork(0x636f_6e66);
     let hosts = sizes.get(rng.below(sizes.len())).copied().unwrap_or(3);
     let policies = [Partition::Auto, Partition::MajorityReclaim, Partition::Conservative];
     let policy = policies[rng.below(policies.len())];
@@ -158,6 +168,7 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     };
     // Else a cluster would never count anew within a run.
     let home_lease = if rng.chance(0.5) { 2.0 } else { 600.0 };
+    let rate = [20, 200, 1_000, 100_000][rng.below(4)];
     let mut scenario = Scenario {
         hosts,
         policy,
@@ -167,7 +178,12 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         tick: span(0.005),
         founded: rng.chance(0.2),
         // Slow limits tell late what their sources send.
-        rate: packets([20, 200, 1_000, 100_000][rng.below(4)]),
+        rate: packets(rate),
+        burst: span(f64::max(0.1, BURST * hosts as f64 / rate as f64)),
+        // Of fast ones there would be too many.
+        packets: rate < 100_000,
+        conforming: (rate < 100_000)
+            .then(|| [Pattern::One, Pattern::Spread, Pattern::Hopping][conforms.below(3)]),
         ..Scenario::named(&format!("nemesis-{seed}"))
     };
     let count = 1 + rng.below(MAX_FAULTS);
@@ -285,14 +301,18 @@ fn run(schedule: &Scenario, seed: u64, planted: Option<Planted>) -> Outcome {
 /// What a run has broken of what was promised, the worst first.
 fn broken(schedule: &Scenario, outcome: &Outcome) -> Option<Broken> {
     let promise = schedule.promise();
-    let Verdict { worst_overage, bound_excess, share_sum, utilisation } = outcome.verdict;
+    let Verdict { worst_overage, bound_excess, share_sum, utilisation, lost } = outcome.verdict;
     let least = UTILISATION * promise.usable;
+    let most = schedule.most_lost();
     if worst_overage > promise.overage || bound_excess > promise.excess() {
-        Some(Broken::Overage(worst_overage.max(bound_excess), promise.overage))
+        let found = if promise.strict { worst_overage.max(bound_excess) } else { worst_overage };
+        Some(Broken::Overage(found, promise.overage))
     } else if share_sum > promise.sum() {
         Some(Broken::Sum(share_sum))
     } else if utilisation < least {
         Some(Broken::Utilisation(utilisation, least))
+    } else if lost > most {
+        Some(Broken::Lost(lost, most))
     } else {
         None
     }
@@ -421,9 +441,11 @@ fn planted(
 impl Found {
     fn add(&mut self, schedule: &Scenario, outcome: &Outcome, violation: Option<Violation>) {
         let (promise, verdict) = (schedule.promise(), &outcome.verdict);
-        let overage = verdict.worst_overage.max(verdict.bound_excess);
-        let worst = if promise.strict { &mut self.worst_overage } else { &mut self.worst_named };
-        *worst = worst.max(overage);
+        let (overage, excess) = (verdict.worst_overage, verdict.bound_excess);
+        match promise.strict {
+            true => self.worst_overage = self.worst_overage.max(overage).max(excess),
+            false => self.worst_named = self.worst_named.max(overage),
+        }
         if promise.usable > 0.0 {
             let used = verdict.utilisation / promise.usable;
             self.least_utilisation = self.least_utilisation.min(used);

@@ -15,6 +15,14 @@ const LEASE: f64 = 1.5;
 /// What home shares may add up to above the whole before they are scaled.
 const NOISE: f64 = 1.0 / 256.0;
 
+/// From the first packet of a source that nobody knows until its host asks, what hosts wait before they act, s; and messages
+/// until it has its share: what it asks for, that another one is to have less, that it has, and the share.
+const FIRST_LOOK: f64 = 0.06;
+const TRIPS: f64 = 4.0;
+/// What it loses while the host that it came to before has not missed it yet, which takes twelve packets, and both share what
+/// there is.
+const FORMER: u64 = 2;
+
 /// What may come of rounding alone, in the sum of shares and in the bound.
 const ROUNDING: f64 = 1e-6;
 
@@ -31,9 +39,9 @@ pub struct Promise {
 
 impl Promise {
     /// The most beyond burst + rate·T in a time of any length, for which the clocks' drift is allowed for, as a part of
-    /// burst + rate · 1 s.
+    /// burst + rate · 1 s. What a fault lets through goes on for as long as that lasts.
     pub(super) const fn excess(&self) -> f64 {
-        if self.strict { ROUNDING } else { self.overage }
+        if self.strict { ROUNDING } else { f64::INFINITY }
     }
 
     /// The most that the shares of all hosts add up to.
@@ -75,6 +83,20 @@ impl Scenario {
             strict: more == 0.0,
             usable: usable.max(0.0),
         }
+    }
+
+    /// The most packets of a conforming source that a host drops while there is no fault: what comes until it has heard of
+    /// the source, and its first packet.
+    pub(super) fn most_lost(&self) -> u64 {
+        // Where less than the source sends can be used, something is missing all the time. Who leaves is no fault, but what it
+        // has divided is missing for as long as a lease.
+        let leaves = self.all_faults().any(|fault| fault.kind == FaultKind::Leave);
+        if self.promise().usable < 0.75 || leaves {
+            return u64::MAX;
+        }
+        let trip = self.network.delay.seconds() + self.network.jitter.seconds();
+        let half = self.rate.per_second() / 2.0;
+        1 + FORMER + (half * (FIRST_LOOK + TRIPS * trip)).ceil() as u64
     }
 
     /// Whether shares are counted anew within the run.

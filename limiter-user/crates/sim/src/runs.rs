@@ -178,6 +178,7 @@ fn summary<'a>(
         worst.worst_overage = worst.worst_overage.max(found.worst_overage);
         worst.bound_excess = worst.bound_excess.max(found.bound_excess);
         worst.share_sum = worst.share_sum.max(found.share_sum);
+        worst.lost = worst.lost.max(found.lost);
         all.least_utilisation = all.least_utilisation.min(found.utilisation);
         all.bytes = all.bytes.max(outcome.bytes);
         let worse = |found: Between| found.worse(all.between.unwrap_or_default());
@@ -224,7 +225,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         }
     };
     let percent = |part: f64| format!("{:.3} %", 100.0 * part);
-    let Verdict { worst_overage, bound_excess, share_sum, utilisation } = all.verdict;
+    let Verdict { worst_overage, bound_excess, share_sum, utilisation, .. } = all.verdict;
     let promise = scenario.promise();
     goal(worst_overage <= goals.overage.unwrap_or(promise.overage), {
         let seed = all.worst_seed;

@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::clock::Span;
 use super::demand::{Among, Demand, Pattern};
+use super::kernel::Packets;
 use super::network::Conditions;
 use super::regions::{RegionPart, assign};
 use cluster::escrow::Partition;
@@ -219,8 +220,12 @@ pub struct Scenario {
     /// use too long before it shows.
     #[serde(default = "tenth_of_second")]
     pub burst: Span,
-    /// The limit's rate. Nothing is admitted by it: the traffic is a fluid of the whole limit. But daemons count packets of
-    /// it, and take the longer to tell what a source sends the slower the limit is.
+    /// Whether hosts judge whole packets by the kernel program's own code. Otherwise the traffic is a fluid of the limit,
+    /// which takes less time.
+    #[serde(default)]
+    pub packets: bool,
+    /// The limit's rate. A fluid is not admitted by it. But daemons count packets of it, and take the longer to tell what a
+    /// source sends the slower the limit is.
     #[serde(default = "thousand_packets")]
     pub rate: Rate,
     /// By how much clocks may be fast or slow.
@@ -241,6 +246,9 @@ pub struct Scenario {
     /// What sources send.
     #[serde(default)]
     pub demand: Demand,
+    /// One source more, which keeps to half of its limit: a packet after the other, to one host, to each in turn (`spread`),
+    /// or to another one every four seconds (`hopping`). It is to lose nothing but its first packet at each host.
+    pub conforming: Option<Pattern>,
     /// The network.
     #[serde(default)]
     pub network: Conditions,
@@ -319,12 +327,14 @@ impl Scenario {
             warm_up: one_second(),
             tick: two_milliseconds(),
             burst: tenth_of_second(),
+            packets: false,
             rate: thousand_packets(),
             drift: thousandth(),
             founded: false,
             policy: Partition::default(),
             home_lease: ten_minutes(),
             demand: Demand::default(),
+            conforming: None,
             network: Conditions::default(),
             regions: Vec::new(),
             between: None,
@@ -404,6 +414,16 @@ impl Scenario {
         }
         if self.rate.unit() != Unit::Packets {
             return whole("`rate` is in packets, such as `1000pps`");
+        }
+        if self.packets && !Packets::can_share(&self.limit()) {
+            return whole("with `packets` the `rate` is one that hosts can share, such as `20pps`");
+        }
+        let steady = matches!(
+            self.conforming,
+            None | Some(Pattern::One | Pattern::Spread | Pattern::Hopping)
+        );
+        if !steady || self.conforming.is_some() && !self.packets {
+            return whole("`conforming` is `one`, `spread` or `hopping`, with `packets`");
         }
         if self.home_lease.0 < Duration::from_secs(2) {
             return whole("`home_lease` is at least 2s");
@@ -516,9 +536,32 @@ impl Scenario {
 
     /// The limit, as daemons know it.
     pub(super) fn limit(&self) -> Limit {
-        // Of how many packets its burst is matters to nobody here.
-        let tier = Tier { rate: self.rate, burst: 1, algorithm: Algorithm::default() };
+        let burst = (self.burst.seconds() * self.rate.per_second()).max(1.0) as u64;
+        let tier = Tier { rate: self.rate, burst, algorithm: Algorithm::default() };
         Amount::new(tier).of(Target::DEFAULT)
+    }
+
+    /// Sources, the conforming one included.
+    pub(super) fn sources(&self) -> usize {
+        self.demand.keys + usize::from(self.conforming.is_some())
+    }
+
+    /// When no fault is in effect, s: from the beginning on until the first one, and from `warm_up` on.
+    pub(super) fn is_calm(&self, at: f64) -> bool {
+        let first = self.all_faults().map(|fault| fault.at.seconds()).fold(f64::INFINITY, f64::min);
+        at > self.warm_up.seconds() || at < first && !self.founded
+    }
+
+    /// What all hosts together may admit at once, in the time that the limit's rate takes for it, s: the burst, or a packet
+    /// a host.
+    pub(super) fn most_at_once(&self) -> f64 {
+        let packet = if self.packets { 1.0 / self.rate.per_second() } else { 0.0 };
+        self.burst.seconds().max(self.hosts as f64 * packet)
+    }
+
+    /// Whether machines are copied.
+    pub(super) fn copies(&self) -> bool {
+        self.all_faults().any(|fault| fault.back > Span::default())
     }
 
     /// As a file of it would say it, without what need not be said.

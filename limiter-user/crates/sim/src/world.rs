@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::clock::{Clock, Span};
-use super::demand::Traffic;
+use super::demand::{Pattern, Traffic};
 use super::host::{Host, State};
 use super::judge::Judge;
+use super::kernel::Kernel;
 use super::network::{Conditions, Network};
 use super::outcome::{Outcome, Record};
 use super::queue::Queue;
@@ -27,6 +28,11 @@ const URGENT: u64 = 1_000_000;
 const CALM: u64 = 10_000_000;
 /// How long after a message the daemon acts on it: it takes all that have come by then.
 const ACT: u64 = 2_000_000;
+
+/// When the conforming source begins, s: hosts that start together have given each other nothing before.
+const CONFORMING_SINCE: f64 = 1.0;
+/// How long it stays with a host, if it hops: longer than it is remembered there, and so that it comes back.
+const CONFORMING_STAYS: f64 = 4.0;
 
 /// The network within regions, and between them.
 fn conditions(scenario: &Scenario) -> [Conditions; 2] {
@@ -76,6 +82,8 @@ pub(super) struct World<'a, S> {
     /// The policy that limits have now, if another one than in the beginning.
     policy: Option<Partition>,
     traffic: Traffic,
+    /// Packets that the conforming source has sent.
+    conforming: u64,
     judge: Judge,
     record: Record,
     rng: Rng,
@@ -98,6 +106,10 @@ impl<'a, S: Scheme> World<'a, S> {
             .flat_map(|fault| scenario.hosts_of(fault))
             .collect();
         let present = (0..n).filter(|i| !joiners.contains(i)).count() as u64;
+        let kernel = || match scenario.packets {
+            true => Kernel::packets(scenario.limit(), n, scenario.sources(), scenario.copies()),
+            false => Kernel::fluid(scenario.burst.seconds(), scenario.demand.keys),
+        };
         let mut hosts = Vec::with_capacity(n);
         for (i, &region) in regions.iter().enumerate() {
             // Nobody knows how long others are up: from a quarter of an hour to some weeks.
@@ -117,7 +129,7 @@ impl<'a, S: Scheme> World<'a, S> {
             let home_lease = scenario.home_lease.0;
             let birth =
                 Birth { me: id, weight, region, hosts: n, one_of, seed, policy, home_lease, now };
-            let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
+            let mut host = Host::new(id, clock, make(birth), kernel(), n, scenario.sources());
             if scenario.goals.cpu.is_some() {
                 host.cpu.switch_on();
             }
@@ -127,19 +139,17 @@ impl<'a, S: Scheme> World<'a, S> {
             hosts.push(host);
         }
         // As with hosts: each seed gives them other owners.
-        let keys: Vec<KeyId> = (0..scenario.demand.keys)
-            .map(|i| KeyId::from_hash(mix(mix(seed) ^ i as u64)))
-            .collect();
+        let keys: Vec<KeyId> =
+            (0..scenario.sources()).map(|i| KeyId::from_hash(mix(mix(seed) ^ i as u64))).collect();
         let tick = scenario.tick.seconds();
         let traffic = Traffic::new(scenario.demand, &numbers, root.fork(2));
-        let burst = scenario.burst.seconds();
         Self {
             now: 0,
             queue: Queue::default(),
             numbers: hosts.iter().enumerate().map(|(i, host)| (host.id, i)).collect(),
             hosts,
             key_numbers: keys.iter().enumerate().map(|(i, key)| (*key, i)).collect(),
-            judge: Judge::new(keys.len(), burst, tick, scenario.drift),
+            judge: Judge::new(keys.len(), scenario.most_at_once(), tick, scenario.drift),
             record: Record::new(tick, traffic.steps(scenario.duration.seconds())),
             keys,
             network: Network::new(conditions(scenario), numbers, root.fork(3)),
@@ -149,6 +159,7 @@ impl<'a, S: Scheme> World<'a, S> {
             limit: scenario.limit(),
             policy: None,
             traffic,
+            conforming: 0,
             rng: root.fork(4),
             scenario,
         }
@@ -189,6 +200,7 @@ impl<'a, S: Scheme> World<'a, S> {
         }
         let seconds = scenario.duration.seconds();
         let most = self.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
+        let digest = self.hosts.iter().fold(0, |all, host| mix(all ^ host.digest));
         let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
         let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
         if !scenario.regions.is_empty() {
@@ -198,6 +210,7 @@ impl<'a, S: Scheme> World<'a, S> {
             let most_per_host = far.clone().fold(0.0, f64::max);
             outcome.between = Some(Between { bytes_per_second: far.sum(), most_per_host });
         }
+        outcome.digest = digest;
         outcome.cpu = scenario.goals.cpu.map(|_| cpu.fold(0.0, f64::max));
         outcome
     }
@@ -272,7 +285,6 @@ impl<'a, S: Scheme> World<'a, S> {
     /// Packets of a tick come.
     fn packets(&mut self) {
         let (real, tick) = (self.now, self.scenario.tick.seconds());
-        let burst = self.scenario.burst.seconds();
         // At first owners have nothing to grant yet, which says nothing about hours of use.
         let counts = real > self.scenario.warm_up.ns();
         let there: Vec<bool> = self.hosts.iter().map(Host::is_there).collect();
@@ -280,14 +292,14 @@ impl<'a, S: Scheme> World<'a, S> {
         let mut sums = (0.0, 0.0, 0.0);
         let mut urgent = Vec::new();
         // All hosts' packets of a source go to the judge in one tick: so it sees every moment of them together.
-        for key in 0..self.keys.len() {
+        for key in 0..self.scenario.demand.keys {
             self.traffic.rates(key, real, &there, &mut rates);
             let (mut offered, mut admitted, mut shares) = (0.0, 0.0, 0.0);
             for (i, host) in self.hosts.iter_mut().enumerate().filter(|(i, _)| there[*i]) {
                 shares += host.share(key, real);
                 if rates[i] > 0.0 {
                     let packets = rates[i] * tick;
-                    let (passed, is_urgent) = host.packets(key, real, packets, burst);
+                    let (passed, is_urgent) = host.packets(key, real, packets);
                     offered += packets;
                     admitted += passed;
                     if is_urgent && host.state == State::Running {
@@ -300,6 +312,7 @@ impl<'a, S: Scheme> World<'a, S> {
             sums = (sums.0 + offered, sums.1 + admitted, sums.2 + due);
         }
         self.record.tick(sums.0, sums.1, sums.2);
+        urgent.extend(self.conforming_packets(&there));
         for host in urgent {
             // One look is for all sources. One for each was 27 million in three seconds, with a thousand
             // sources on a hundred hosts.
@@ -308,6 +321,42 @@ impl<'a, S: Scheme> World<'a, S> {
                 self.plan(real + URGENT, Event::Look { host, life, again: false });
             }
         }
+    }
+
+    /// Packets of the conforming source come. Returns the hosts whose daemons are to look at once.
+    fn conforming_packets(&mut self, there: &[bool]) -> Vec<usize> {
+        let mut urgent = Vec::new();
+        let Some(pattern) = self.scenario.conforming else { return urgent };
+        let (key, packet) = (self.scenario.demand.keys, 1.0 / self.limit.rate.per_second());
+        let apart = 2.0 * packet;
+        let hosts = self.hosts.iter().zip(there).filter(|(_, there)| **there);
+        self.judge.shares(hosts.map(|(host, _)| host.share(key, self.now)).sum());
+        let (mut offered, mut admitted) = (0.0, 0.0);
+        loop {
+            let at = CONFORMING_SINCE + self.conforming as f64 * apart;
+            if at > self.now as f64 / 1e9 {
+                break;
+            }
+            let turn = match pattern {
+                Pattern::Spread => self.conforming as usize,
+                Pattern::Hopping => (at / CONFORMING_STAYS) as usize,
+                _ => 0,
+            };
+            self.conforming += 1;
+            let n = there.len();
+            let Some(host) = (turn..turn + n).map(|i| i % n).find(|i| there[*i]) else { continue };
+            let (passed, is_urgent) = self.hosts[host].packets(key, self.now, packet);
+            (offered, admitted) = (offered + packet, admitted + passed);
+            if passed == 0.0 && self.scenario.is_calm(at) {
+                let contact = if pattern == Pattern::Spread { host } else { turn };
+                self.judge.loses(contact);
+            }
+            if is_urgent && self.hosts[host].state == State::Running {
+                urgent.push(host);
+            }
+        }
+        self.judge.tick(key, offered, admitted, false);
+        urgent
     }
 
     fn begin_to_look(&mut self, host: usize) {
@@ -363,7 +412,7 @@ impl<'a, S: Scheme> World<'a, S> {
 
     fn do_actions(&mut self, number: usize, actions: Actions) {
         let host = &mut self.hosts[number];
-        host.write(self.now, &actions, &self.key_numbers, self.scenario.burst.seconds());
+        host.write(self.now, &actions, &self.key_numbers);
         let (from, next) = (host.id, host.clock.real(actions.next));
         for (to, payload) in actions.messages {
             let Some(&to) = self.numbers.get(&to) else { continue };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::rng::mix;
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 use cluster::escrow::{Member, Partition, PersistentState, Region};
@@ -138,6 +139,29 @@ pub(super) struct Actions {
     pub(super) left: bool,
     /// When it has to be asked again.
     pub(super) next: Moment,
+}
+
+impl Actions {
+    /// A digest of what is done.
+    pub(super) fn digest(&self) -> u64 {
+        let mut digest = u64::from(self.left);
+        let mut add = |word: u64| digest = mix(digest ^ word);
+        self.floor.into_iter().for_each(|floor| add(floor.units()));
+        for (key, share, until) in &self.shares {
+            [key.number(), share.units(), until.0].into_iter().for_each(&mut add);
+        }
+        for (to, message) in &self.messages {
+            add(to.0);
+            if let Payload::Frame(content) = message {
+                content.chunks(8).for_each(|part| {
+                    let mut word = [0; 8];
+                    word[..part.len()].copy_from_slice(part);
+                    add(u64::from_le_bytes(word));
+                });
+            }
+        }
+        digest
+    }
 }
 
 /// What a daemon is made with.
