@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::clock::{Clock, Stopwatch};
 use super::kernel::Kernel;
-use super::rng::mix;
+use super::rng::{digest, mix};
 use super::scheme::{Actions, Payload, Sample, Scheme};
 use cluster::demand::{DemandEstimator, GUESS, Snapshot};
 use cluster::{HostId, KeyId, Moment};
@@ -243,6 +243,12 @@ impl<S: Scheme> Host<S> {
             }
             State::Dead | State::Off | State::Left => false,
         }
+    }
+
+    /// The daemon tells of itself, and is to tell the same in the next run.
+    pub(super) fn report(&mut self, real: u64, key: KeyId, host: HostId) {
+        let report = self.daemon.reports(self.clock.local(real), key, host);
+        self.digest = digest(self.digest, report.as_bytes());
     }
 
     pub(super) fn kill(&mut self, state: State) {

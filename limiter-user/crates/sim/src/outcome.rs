@@ -29,7 +29,7 @@ pub struct Outcome {
     pub joined: Option<Option<f64>>,
     /// The same for a crash.
     pub detected: Option<Option<f64>>,
-    /// A digest of when daemons did something, what they had their kernels do, and what they told each other.
+    /// A digest of when daemons did something, what they had their kernels do, and what they told each other and operators.
     pub digest: u64,
     /// Over time.
     pub series: Series,

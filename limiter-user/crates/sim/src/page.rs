@@ -1,7 +1,6 @@
 //! The page of what the built-in scenarios reach, which a test compares: so a change of what hosts decide is seen in the
 //! change of the page, scenario by scenario.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::clock::Span;
@@ -14,14 +13,24 @@ use super::scheme::SchemeKind;
 use super::suite::suite;
 use model::Invalid;
 
-/// What the page says before its tables.
-const ABOUT: &str = "\
+/// What is said before the table of scenarios.
+const SCENARIOS: &str = "\
 # What the scenarios reach
 
 `cargo xtask docs` writes this page: it runs the built-in scenarios of [`limiter simulate cluster`](../operate/cluster.md#simulate-it) with a coarse tick. Nothing is admitted beyond the limit in any of them.
 
-A digest is of all that hosts decided and told each other: a change that is to change no decision leaves all digests as they are.
+A digest is of all that hosts decided and told, each other and operators: a change that is to change no decision leaves all digests as they are.
 
+| scenario | hosts | used | most sent by a host, bytes/s | back to 90 %, ms | digest |
+|---|---:|---:|---:|---:|---|
+";
+
+/// What is said before the table of schedules.
+const NEMESIS: &str = "
+Random schedules of faults, as `limiter simulate nemesis` has them:
+
+| seeds | hosts | digest |
+|---|---:|---|
 ";
 
 /// Hosts of each scenario.
@@ -30,8 +39,8 @@ const HOSTS: usize = 5;
 const SEED: u64 = 1;
 /// A coarse step of traffic: the page is about hosts.
 const TICK: Span = Span(Duration::from_millis(10));
-/// Random schedules of faults, and how many of them are in a row.
-const SCHEDULES: u64 = 60;
+/// Rows of random schedules, and how many are in a row.
+const ROWS: u64 = 6;
 const IN_A_ROW: u64 = 10;
 
 /// The page.
@@ -39,30 +48,24 @@ const IN_A_ROW: u64 = 10;
 /// # Errors
 /// None: a test reads all scenarios.
 pub fn page() -> Result<String, Invalid> {
-    let mut page = ABOUT.to_owned();
-    page.push_str(
-        "| scenario | hosts | used | most sent by a host, bytes/s | back to 90 %, ms | digest |\n",
-    );
-    page.push_str("|---|---:|---:|---:|---:|---|\n");
-    for scenario in suite()?.iter().filter(|it| !it.is_heavy() && !it.membership) {
-        let hosts = scenario.least_hosts.max(HOSTS);
-        let scenario = Scenario { tick: TICK, ..scenario.with_hosts(hosts)? };
-        row(&mut page, &scenario, &run(&scenario, SchemeKind::Escrow, SEED));
-    }
-    page.push_str("\nRandom schedules of faults, as `limiter simulate nemesis` has them:\n\n");
-    page.push_str("| seeds | hosts | digest |\n|---|---:|---|\n");
-    for first in (1..=SCHEDULES).step_by(IN_A_ROW as usize) {
-        let last = first + IN_A_ROW - 1;
-        let digest = (first..=last).fold(0, |all, seed| {
-            let schedule = nemesis::schedule(seed, &[HOSTS]);
-            mix(all ^ run(&schedule, SchemeKind::Escrow, seed).digest)
-        });
-        let _ = writeln!(page, "| {first} to {last} | {HOSTS} | {digest:016x} |");
-    }
-    Ok(page)
+    Ok(lines()?.map(|line| line + "\n").collect())
 }
 
-fn row(page: &mut String, scenario: &Scenario, outcome: &Outcome) {
+/// Its lines, each of which is worked out when it is asked for.
+pub(super) fn lines() -> Result<impl Iterator<Item = String>, Invalid> {
+    let scenarios = suite()?.into_iter().filter(|it| !it.is_heavy() && !it.membership);
+    let fit = |scenario: Scenario| {
+        let hosts = scenario.least_hosts.max(HOSTS);
+        Ok(Scenario { tick: TICK, ..scenario.with_hosts(hosts)? })
+    };
+    let scenarios = scenarios.map(fit).collect::<Result<Vec<_>, Invalid>>()?;
+    let first = |number: u64| 1 + number * IN_A_ROW;
+    let text = |text: &'static str| text.lines().map(str::to_owned);
+    let rows = scenarios.into_iter().map(|it| row(&it, &run(&it, SchemeKind::Escrow, SEED)));
+    Ok(text(SCENARIOS).chain(rows).chain(text(NEMESIS)).chain((0..ROWS).map(first).map(schedules)))
+}
+
+fn row(scenario: &Scenario, outcome: &Outcome) -> String {
     let worst = outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY));
     let back = match worst.reduce(f64::max) {
         None => String::new(),
@@ -71,6 +74,15 @@ fn row(page: &mut String, scenario: &Scenario, outcome: &Outcome) {
     };
     let (name, hosts, digest) = (&scenario.name, scenario.hosts, outcome.digest);
     let (used, bytes) = (outcome.verdict.utilisation, outcome.bytes);
-    let _ =
-        writeln!(page, "| {name} | {hosts} | {used:.3} | {bytes:.0} | {back} | {digest:016x} |");
+    format!("| {name} | {hosts} | {used:.3} | {bytes:.0} | {back} | {digest:016x} |")
+}
+
+/// The row of random schedules from a seed on.
+fn schedules(first: u64) -> String {
+    let last = first + IN_A_ROW - 1;
+    let digest = (first..=last).fold(0, |all, seed| {
+        let schedule = nemesis::schedule(seed, &[HOSTS]);
+        mix(all ^ run(&schedule, SchemeKind::Escrow, seed).digest)
+    });
+    format!("| {first} to {last} | {HOSTS} | {digest:016x} |")
 }

@@ -65,6 +65,15 @@ pub(super) const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
+/// A digest of bytes that follow what has the digest `before`.
+pub(super) fn digest(before: u64, bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(mix(before ^ bytes.len() as u64), |all, part| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        mix(all ^ u64::from_le_bytes(word))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

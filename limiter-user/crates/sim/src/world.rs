@@ -29,6 +29,9 @@ const CALM: u64 = 10_000_000;
 /// How long after a message the daemon acts on it: it takes all that have come by then.
 const ACT: u64 = 2_000_000;
 
+/// How often daemons are asked how they are, ns.
+const REPORTS: u64 = 500_000_000;
+
 /// When the conforming source begins, s: hosts that start together have given each other nothing before.
 const CONFORMING_SINCE: f64 = 1.0;
 /// How long it stays with a host, if it hops: longer than it is remembered there, and so that it comes back.
@@ -312,6 +315,14 @@ impl<'a, S: Scheme> World<'a, S> {
             sums = (sums.0 + offered, sums.1 + admitted, sums.2 + due);
         }
         self.record.tick(sums.0, sums.1, sums.2);
+        if real.is_multiple_of(REPORTS) {
+            // One of the others after the other, and one of the sources.
+            let n = (real / REPORTS) as usize;
+            let (key, other) =
+                (self.keys[n % self.keys.len()], self.hosts[n % self.hosts.len()].id);
+            let running = self.hosts.iter_mut().filter(|host| host.state == State::Running);
+            running.for_each(|host| host.report(real, key, other));
+        }
         urgent.extend(self.conforming_packets(&there));
         for host in urgent {
             // One look is for all sources. One for each was 27 million in three seconds, with a thousand

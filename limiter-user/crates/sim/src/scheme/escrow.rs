@@ -160,6 +160,13 @@ impl Scheme for EscrowHost {
         self.ledger.durable.clone()
     }
 
+    fn reports(&self, now: Moment, key: KeyId, host: HostId) -> String {
+        let it = &self.escrow;
+        let shares = (it.share_of(now, key), it.without_end(now), it.home_of(host));
+        let counts = (it.count_grants(now), it.count_loans(now), it.counters());
+        format!("{shares:?} {counts:?} {:?} {:?} {:?}", it.lost(now), it.home_lease(), it.doubts())
+    }
+
     fn restart(&mut self, now: Moment, me: HostId, kept: PersistentState) {
         self.settings.me = me;
         self.forgotten.clear();

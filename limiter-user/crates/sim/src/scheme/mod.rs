@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::rng::mix;
+use super::rng::{digest, mix};
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 use cluster::escrow::{Member, Partition, PersistentState, Region};
@@ -144,8 +144,8 @@ pub(super) struct Actions {
 impl Actions {
     /// A digest of what is done.
     pub(super) fn digest(&self) -> u64 {
-        let mut digest = u64::from(self.left);
-        let mut add = |word: u64| digest = mix(digest ^ word);
+        let mut all = u64::from(self.left);
+        let mut add = |word: u64| all = mix(all ^ word);
         self.floor.into_iter().for_each(|floor| add(floor.units()));
         for (key, share, until) in &self.shares {
             [key.number(), share.units(), until.0].into_iter().for_each(&mut add);
@@ -153,14 +153,10 @@ impl Actions {
         for (to, message) in &self.messages {
             add(to.0);
             if let Payload::Frame(content) = message {
-                content.chunks(8).for_each(|part| {
-                    let mut word = [0; 8];
-                    word[..part.len()].copy_from_slice(part);
-                    add(u64::from_le_bytes(word));
-                });
+                add(digest(0, content));
             }
         }
-        digest
+        all
     }
 }
 
@@ -209,6 +205,10 @@ pub(super) trait Scheme: Clone {
     /// What is on the disk, for those that keep something.
     fn kept(&self) -> PersistentState {
         PersistentState::default()
+    }
+    /// What it tells operators of itself, for those that tell something, about this source and that host, among others.
+    fn reports(&self, _: Moment, _: KeyId, _: HostId) -> String {
+        String::new()
     }
     /// The daemon was killed and starts with this on its disk, as `me`: another host if it was lost.
     fn restart(&mut self, now: Moment, me: HostId, kept: PersistentState);
