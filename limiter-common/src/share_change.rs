@@ -298,14 +298,14 @@ impl<'a> Bucket<'a> {
         for (number, tier, word) in self.tiers() {
             match raised[number] {
                 // Not from a bucket that has been clamped.
-                Some(raised) if raises && took < MARGIN_NS => {
+                Some(raised) if raises && took <= MARGIN_NS => {
                     let back = ticks(MARGIN_NS - took);
                     replace(word, holds, |tat| (tat >= raised).then(|| tat - back));
                 }
                 // Overdrawn, and as long as it is no packet is charged to it: less is missing now.
                 None if raises => {
-                    let less = becomes(tats[number], tier, ticks(written_ns));
-                    if less < tats[number] && self.is_of(tag) {
+                    let less = becomes(tats[number], tier, ticks(written_ns)).min(tats[number]);
+                    if self.is_of(tag) {
                         atomic::replace(word, tats[number], less);
                     }
                 }
@@ -358,11 +358,13 @@ impl Lowered {
         let holds = || bucket.is_of(self.tag) && atomic::load(&bucket.share.grant) == self.grant.0;
         for (tier, Tier { tolerance, .. }, word) in bucket.tiers() {
             replace(word, holds, |tat| {
-                let surplus =
-                    surplus([self.tats[tier], tat], self.at, *tolerance, self.from, self.to);
-                (surplus > 0).then(|| tat - surplus)
+                let before_and_after = [self.tats[tier], tat];
+                Some(tat - surplus(before_and_after, self.at, *tolerance, self.from, self.to))
             });
         }
         bucket.forget_drop_cache();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

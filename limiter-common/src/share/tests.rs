@@ -3,6 +3,7 @@ use crate::abi::{CompiledTier, Policy};
 use crate::floor::Floor;
 use crate::share_change::{converted, surplus, worth};
 use proptest::prelude::*;
+use std::vec::Vec;
 
 /// Shares of the whole limit and of next to nothing alike.
 fn units() -> impl Strategy<Value = u64> {
@@ -11,6 +12,17 @@ fn units() -> impl Strategy<Value = u64> {
 
 fn multiplier() -> impl Strategy<Value = Multiplier> {
     units().prop_map(Multiplier::from_units)
+}
+
+/// 2^-n.
+fn part_of_two(n: u32) -> Multiplier {
+    Multiplier::from_units(1 << (32 - n))
+}
+
+/// Those at both ends of the range of each exponent, where a carry could go wrong.
+fn edges() -> impl Iterator<Item = Multiplier> {
+    let mantissas = [0x8000, 0x8001, 0xfffe, 0xffff];
+    (0..=MAX_EXPONENT).flat_map(move |e| mantissas.map(|mantissa| Multiplier(e << 16 | mantissa)))
 }
 
 proptest! {
@@ -71,6 +83,43 @@ proptest! {
         prop_assert_eq!(grant == Grant::nothing_at(other), one == other);
     }
 
+    /// Each time makes a word of its own: all of its bits are there, beside the one that a multiplier has.
+    #[test]
+    fn a_new_buckets_word_tells_when_it_was_made(now in 0u64..1 << 63, at in 0u64..1 << 63) {
+        let grant = Grant::nothing_at(now);
+        let (above, below) = (grant.0 >> (FRACTION + 1), grant.0 & (u64::from(Multiplier::VALID) - 1));
+        prop_assert_eq!(above << FRACTION | below, now);
+        // No packet ever met it, so that it lets no share lapse.
+        prop_assert!(!grant.met(at) && !grant.met(now) && !grant.holds(at));
+    }
+
+    #[test]
+    fn a_grant_that_is_ended_is_the_same_until_then(
+        multiplier in multiplier(), until in 1u64 << 30..1 << 60, off in -3_000_000i64..3_000_000, before: u64,
+    ) {
+        let grant = Grant::new(multiplier, until);
+        let now = until.saturating_add_signed(off);
+        let ended = grant.ended(now);
+        prop_assert_eq!(ended.multiplier(), multiplier);
+        prop_assert!(!ended.holds(now) && ended.until_ns() <= grant.until_ns());
+        // To end what is over is nothing: a word that did not change need not be written.
+        if !grant.holds(now) {
+            prop_assert_eq!(ended, grant);
+        }
+        // Up to a unit early, as each grant.
+        let before = before % (now / UNIT_NS * UNIT_NS).max(1);
+        prop_assert_eq!(ended.holds(before), grant.holds(before));
+    }
+
+    /// A packet reads the words before the time: it may have met a grant in the unit after its end, and later not.
+    #[test]
+    fn whatever_holds_is_met(multiplier in multiplier(), until in 0u64..1 << 60, off in -3_000_000i64..3_000_000) {
+        let grant = Grant::new(multiplier, until);
+        let now = until.saturating_add_signed(off);
+        prop_assert!(grant.met(now) || !grant.holds(now));
+        prop_assert_eq!(grant.met(now), now < grant.until_ns() + UNIT_NS);
+    }
+
     /// Neither way brings tokens, and what is taken is what there is no room for.
     #[test]
     fn a_change_of_the_share_keeps_the_tokens_that_there_is_room_for(
@@ -126,6 +175,50 @@ proptest! {
         prop_assert!(lapse.spares(end, tolerance) && lapse.apply(end, tolerance, most) == end);
     }
 
+    /// What is missing is rounded up only where the shares are no powers of two apart.
+    #[test]
+    fn a_share_that_lapses_by_half_takes_twice_as_long(
+        from in 0u32..10, halvings in 0u32..10, missing in 1u64..1 << 20, room in 0u64..1 << 10,
+    ) {
+        let [from, to] = [from, from + halvings].map(part_of_two);
+        let lapse = Lapse { at: 1 << 56, from, to };
+        let (tolerance, longer) = (1 << 30, missing << halvings);
+        // The packet takes as long, or longer by less than a unit of what is missing.
+        let most = longer + (room & ((1 << halvings) - 1));
+        let end = lapse.at + tolerance;
+        prop_assert_eq!(lapse.apply(end + missing, tolerance, most), end + longer);
+    }
+
+    /// Also what was charged before all heard of the lower share, as if it had been at the larger one.
+    #[test]
+    fn the_surplus_makes_up_for_the_lower_share(
+        halvings in 1u32..10, left in 0u64..1 << 20, charged in 0.0f64..=1.0, idle in 0u64..1 << 20,
+    ) {
+        let [from, to] = [0, halvings].map(part_of_two);
+        // There is room for all.
+        let (now, tolerance) = (1u64 << 56, 1u64 << 30);
+        let charged = (left as f64 * charged) as u64;
+        let before = now + tolerance - left;
+        let after = before + charged - surplus([before, before + charged], now, tolerance, from, to);
+        prop_assert_eq!(now + tolerance - after, (left - charged) << halvings);
+        // A full bucket has no room for more, and charges count from then on that there is a debt.
+        let full = now - idle;
+        prop_assert_eq!(surplus([full, full], now, tolerance, from, to), 0);
+        prop_assert_eq!(surplus([full, now + charged], now, tolerance, from, to), 0);
+    }
+
+    /// A packet is missing then, which its caller knows the cost of; and no packet comes that is never paid.
+    #[test]
+    fn what_is_missing_of_a_packet_stays_missing_at_no_share(to in multiplier(), missing in 1u64..=NEVER) {
+        let (now, tolerance) = (1u64 << 56, 1u64 << 30);
+        let end = now + tolerance;
+        let becomes = |tat, from, to| converted(tat, now, tolerance, from, to);
+        prop_assert_eq!(becomes(end + missing, Multiplier::NOTHING, to), end + missing);
+        prop_assert_eq!(becomes(end + missing, to, Multiplier::NOTHING), end + NEVER);
+        // Nothing is missing of a whole packet.
+        prop_assert_eq!(becomes(end, to, Multiplier::NOTHING), end);
+    }
+
     /// Whoever has no bucket when the floor is raised, once or often, has no more tokens after it.
     #[test]
     fn a_larger_floor_fills_no_bucket(
@@ -144,6 +237,47 @@ proptest! {
             prop_assert!(earned - before <= (now - start) as f64 * floor.share().part() + 1.0);
             floor = floor.becoming(Multiplier::from_units(units), now);
             prop_assert!(tokens(&floor, now) <= earned * (1.0 + 1e-12), "{:?}", floor);
+        }
+    }
+}
+
+/// A host loses no more of its share than the rounding takes, and gets nothing beyond it (P6).
+#[test]
+fn a_multiplier_is_the_largest_that_is_no_more_than_the_share() {
+    // A share of `units` is units / 2^32, and a multiplier 2^15 / scaled.
+    let inverse = 1u64 << (32 + FRACTION);
+    let fits = |multiplier: Multiplier, units: u64| {
+        u128::from(multiplier.scaled()) * u128::from(units) >= u128::from(inverse)
+    };
+    let all: Vec<Multiplier> = edges().chain([Multiplier::NOTHING]).collect();
+    for least in all.iter().map(|edge| inverse.div_ceil(edge.scaled())) {
+        for units in least.saturating_sub(2)..=(least + 2).min(1 << 32) {
+            let multiplier = Multiplier::from_units(units);
+            let nothing = multiplier == Multiplier::NOTHING;
+            assert_eq!(multiplier.is_nothing(), nothing, "{units}");
+            assert!(nothing || fits(multiplier, units), "{units}");
+            // The next larger share: of the exponent below where this one's range begins.
+            let larger = match multiplier {
+                Multiplier::WHOLE => continue,
+                Multiplier::NOTHING => Multiplier(MAX_EXPONENT << 16 | 0xffff),
+                Multiplier(bits) if bits & 0xffff == 0x8000 => Multiplier(bits - 0x8001),
+                Multiplier(bits) => Multiplier(bits - 1),
+            };
+            assert!(!fits(larger, units), "{units}: {multiplier:?}");
+        }
+    }
+}
+
+/// Down to the smallest share: whatever has one gets a packet some day, and none for less than its part.
+#[test]
+fn every_share_has_its_price() {
+    for multiplier in edges() {
+        assert!(!multiplier.is_nothing() && multiplier.part() > 0.0);
+        for cost in [1, 3, 1000, 1 << 20] {
+            let raised = u128::from(multiplier.cost(cost));
+            let exact = u128::from(cost) * u128::from(multiplier.scaled());
+            assert!(raised << FRACTION >= exact, "{multiplier:?} {cost}");
+            assert!((raised - 1) << FRACTION < exact, "{multiplier:?} {cost}");
         }
     }
 }
