@@ -58,7 +58,7 @@ pub enum Event {
     Up(Identity),
     /// Somebody is not there any more: it left, or it has not answered.
     Down(Identity),
-    /// Somebody was started again, or has another weight.
+    /// Somebody was started again, has another weight, or is back before it was given up.
     Changed(Identity),
     /// Two hosts have copies of one ledger.
     Conflict {

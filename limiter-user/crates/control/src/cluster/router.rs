@@ -82,9 +82,12 @@ fn put<T>(inbox: &mpsc::Sender<T>, what: T) -> bool {
 fn tell(cluster: &Cluster, event: &Event) {
     match event {
         Event::Up(member) => tracing::info!("member {} joined ({})", member.name(), member.address),
-        Event::Down(member) => tracing::warn!("member {} left", member.name()),
+        Event::Down(member) => {
+            tracing::warn!("member {} has left, or does not answer", member.name());
+        }
         Event::Changed(member) => {
-            tracing::info!("{} was started again, or has another weight", member.name());
+            let name = member.name();
+            tracing::info!("member {name} is back, was started again, or has another weight");
         }
         Event::Conflict { kept, refused } => {
             let text = copied(kept, refused);
