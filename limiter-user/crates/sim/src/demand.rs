@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Span;
 use super::rng::Rng;
+use model::Rate;
 
 /// How the packets of sources come to the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,6 +201,58 @@ impl Traffic {
     }
 }
 
+/// A source that keeps to half of its limit: a packet after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Conforming {
+    pattern: Pattern,
+    /// What a packet is of what the limit lets through in a second.
+    size: f64,
+    sent: u64,
+}
+
+/// A packet of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Packet {
+    /// When it is sent, s.
+    pub(super) at: f64,
+    /// In the time that the whole limit takes for it, s.
+    pub(super) size: f64,
+    /// As its how manyth stay with a host the source sends it.
+    pub(super) contact: usize,
+    /// To which host.
+    pub(super) host: usize,
+}
+
+impl Conforming {
+    /// When it begins, s: hosts that start together have given each other nothing before.
+    const SINCE: f64 = 1.0;
+    /// How long it stays with a host, if it hops, s: longer than it is remembered there, so that it is new when it is back.
+    const STAYS: f64 = 4.0;
+
+    pub(super) fn new(pattern: Pattern, rate: Rate) -> Self {
+        Self { pattern, size: 1.0 / rate.per_second(), sent: 0 }
+    }
+
+    /// Its next packet that has been sent by `now`, ns, to one of the hosts that are `there`.
+    pub(super) fn next(&mut self, now: u64, there: &[bool]) -> Option<Packet> {
+        let at = Self::SINCE + 2.0 * self.size * self.sent as f64;
+        if at > now as f64 / 1e9 {
+            return None;
+        }
+        let turn = match self.pattern {
+            Pattern::Spread => self.sent as usize,
+            Pattern::Hopping => (at / Self::STAYS) as usize,
+            _ => 0,
+        };
+        let n = there.len();
+        // While no host is there it waits.
+        let host = (turn..turn + n).map(|i| i % n).find(|i| there[*i])?;
+        self.sent += 1;
+        let contact = if self.pattern == Pattern::Spread { host } else { turn };
+        Some(Packet { at, size: self.size, contact, host })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +320,25 @@ mod tests {
             }
             assert_eq!(rates(pattern, 0.0, [false; 3]), [0.0; 3]);
         }
+    }
+
+    #[test]
+    fn who_conforms_sends_half_of_the_limit_to_whom_it_says() {
+        let rate: Rate = "20pps".parse().unwrap();
+        let sent = |pattern, there: &[bool]| {
+            let mut source = Conforming::new(pattern, rate);
+            std::iter::from_fn(|| source.next(9_000_000_000, there)).collect::<Vec<_>>()
+        };
+        let one = sent(Pattern::One, &[true; 3]);
+        assert_eq!((one.len(), one[1].at, one[1].size), (81, 1.1, 0.05));
+        assert!(one.iter().all(|packet| packet.host == 0));
+        let hosts = |packets: &[Packet]| packets.iter().map(|it| it.host).collect::<Vec<_>>();
+        assert_eq!(hosts(&sent(Pattern::Spread, &[true, false, true])[..4]), [0, 2, 2, 0]);
+        let hops = sent(Pattern::Hopping, &[true; 2]);
+        assert_eq!(
+            [29, 30, 69, 70].map(|n| (hops[n].contact, hops[n].host)),
+            [(0, 0), (1, 1), (1, 1), (2, 0)]
+        );
+        assert_eq!(sent(Pattern::One, &[false; 3]), []);
     }
 }

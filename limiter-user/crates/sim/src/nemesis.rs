@@ -16,6 +16,7 @@ use super::demand::{Demand, Pattern};
 use super::judge::Verdict;
 use super::network::Conditions;
 use super::outcome::Outcome;
+use super::regions::RegionPart;
 use super::rng::Rng;
 use super::scenario::{Fault, FaultKind, Scenario, Store, packets};
 use super::scheme::EscrowHost;
@@ -33,6 +34,9 @@ const MAX_FAULTS: usize = 6;
 /// How long after the last fault seconds count as without any: failure detection, and the longest lease with what goes
 /// on by it.
 const SETTLE: f64 = 6.0;
+/// The same between regions, whose leases are longer.
+const FAR_SETTLE: f64 = 12.0;
+const FAR_MOVES: f64 = 60.0;
 /// How long is looked at these.
 const CALM: f64 = 4.0;
 /// What of the usable limit is used in them, at least.
@@ -148,6 +152,7 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     let mut rng = Rng::new(seed).fork(0x6e65_6d65);
     // One of its own, so that seeds mean what they did without it.
     let mut conforms = Rng::new(seed).fork(0x636f_6e66);
+    let mut places = Rng::new(seed).fork(0x7265_6769);
     let hosts = sizes.get(rng.below(sizes.len())).copied().unwrap_or(3);
     let policies = [Partition::Auto, Partition::MajorityReclaim, Partition::Conservative];
     let policy = policies[rng.below(policies.len())];
@@ -167,7 +172,18 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         ..Conditions::default()
     };
     // Else a cluster would never count anew within a run.
-    let home_lease = if rng.chance(0.5) { 2.0 } else { 600.0 };
+    let regions: Vec<RegionPart> = match places.chance(0.25) {
+        true => ["east", "north", "west"][..2 + places.below(2)].iter().map(region).collect(),
+        false => Vec::new(),
+    };
+    // Longer than what hosts give each other, which is longer between regions.
+    let short = if regions.is_empty() { 2.0 } else { 8.0 };
+    let home_lease = if rng.chance(0.5) { short } else { 600.0 };
+    let between = (!regions.is_empty()).then(|| Conditions {
+        delay: span(places.between(0.005, 0.08)),
+        jitter: span(places.between(0.0, 0.02)),
+        ..network
+    });
     let rate = [20, 200, 1_000, 100_000][rng.below(4)];
     let mut scenario = Scenario {
         hosts,
@@ -175,6 +191,8 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         home_lease: span(home_lease),
         demand,
         network,
+        regions,
+        between,
         tick: span(0.005),
         founded: rng.chance(0.2),
         // Slow limits tell late what their sources send.
@@ -205,25 +223,33 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     settle(scenario)
 }
 
+fn region(name: &&str) -> RegionPart {
+    RegionPart { name: (*name).to_owned(), ..RegionPart::default() }
+}
+
 /// Gives a scenario its end: some seconds after the last fault.
 fn settle(mut scenario: Scenario) -> Scenario {
+    let far = !scenario.regions.is_empty();
+    // Home shares take a while to move or to be handed over, and longer between regions.
+    let moves = if far { FAR_MOVES } else { SETTLE };
     let end = |fault: &Spanned<Fault>| {
         let fault = fault.get_ref();
         let apart = fault.apart.seconds() * scenario.hosts_of(fault).len() as f64;
-        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move or
-        // to be handed over.
+        // A restored host is not heard before its clock shows more than it did.
         let more = match fault.kind {
             FaultKind::Restore => fault.back.seconds(),
-            FaultKind::Weight | FaultKind::Leave => SETTLE,
+            FaultKind::Weight | FaultKind::Leave => moves,
             _ => 0.0,
         };
         fault.at.seconds() + fault.lasts.unwrap_or_default().seconds() + apart + more
     };
-    let last = scenario.faults.iter().map(end).fold(0.0, f64::max);
+    let begins = if far && scenario.founded { moves } else { 0.0 };
+    let last = scenario.faults.iter().map(end).fold(begins, f64::max);
     // What was lost comes back after a home lease, and has to go where it belongs.
     let lease = scenario.home_lease.seconds();
     let last = if lease < last { last + 2.0 * lease + SETTLE } else { last };
-    let calm = ((last + SETTLE) * 10.0).ceil() / 10.0;
+    let settle = if far { FAR_SETTLE } else { SETTLE };
+    let calm = ((last + settle) * 10.0).ceil() / 10.0;
     (scenario.warm_up, scenario.duration) = (span(calm), span(calm + CALM));
     scenario
 }

@@ -10,8 +10,9 @@ use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
 const DRIFT: f64 = 0.001;
 /// What a host may use without asking anybody.
 const FLOOR: f64 = 0.05;
-/// The longest lease, s.
+/// The longest lease, s, and the same between regions.
 const LEASE: f64 = 1.5;
+const FAR_LEASE: f64 = 4.0;
 /// What home shares may add up to above the whole before they are scaled.
 const NOISE: f64 = 1.0 / 256.0;
 
@@ -94,7 +95,8 @@ impl Scenario {
         if self.promise().usable < 0.75 || leaves {
             return u64::MAX;
         }
-        let trip = self.network.delay.seconds() + self.network.jitter.seconds();
+        let far = self.between.unwrap_or(self.network);
+        let trip = far.delay.seconds() + far.jitter.seconds();
         let half = self.rate.per_second() / 2.0;
         1 + FORMER + (half * (FIRST_LOOK + TRIPS * trip)).ceil() as u64
     }
@@ -132,8 +134,9 @@ impl Scenario {
             FaultKind::Restore => 1.0 + burst,
             // Its buckets fill by its clock, and leases overlap by as much as clocks differ.
             FaultKind::Clock => {
+                let lease = if self.regions.is_empty() { LEASE } else { FAR_LEASE };
                 let home_lease = if self.counts_anew() { self.home_lease.seconds() } else { 0.0 };
-                fault.rate.abs() * (1.0 + 2.0 * LEASE + home_lease)
+                fault.rate.abs() * (1.0 + 2.0 * lease + home_lease)
             }
             // It goes on by what it knows, with what the others use in its place.
             FaultKind::Policy if parted => 1.0,

@@ -428,6 +428,10 @@ impl Scenario {
         if self.home_lease.0 < Duration::from_secs(2) {
             return whole("`home_lease` is at least 2s");
         }
+        // A host that was not counted is to have nothing that it was given before.
+        if !self.regions.is_empty() && self.home_lease.0 < Duration::from_secs(8) {
+            return whole("with regions `home_lease` is at least 8s");
+        }
         if !(0.0..=0.01).contains(&self.drift) {
             return whole("`drift` is a number from 0 to 0.01");
         }

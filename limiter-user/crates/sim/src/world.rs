@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::clock::{Clock, Span};
-use super::demand::{Pattern, Traffic};
+use super::demand::{Conforming, Packet, Traffic};
 use super::host::{Host, State};
 use super::judge::Judge;
 use super::kernel::Kernel;
@@ -31,11 +31,6 @@ const ACT: u64 = 2_000_000;
 
 /// How often daemons are asked how they are, ns.
 const REPORTS: u64 = 500_000_000;
-
-/// When the conforming source begins, s: hosts that start together have given each other nothing before.
-const CONFORMING_SINCE: f64 = 1.0;
-/// How long it stays with a host, if it hops: longer than it is remembered there, and so that it comes back.
-const CONFORMING_STAYS: f64 = 4.0;
 
 /// The network within regions, and between them.
 fn conditions(scenario: &Scenario) -> [Conditions; 2] {
@@ -85,8 +80,7 @@ pub(super) struct World<'a, S> {
     /// The policy that limits have now, if another one than in the beginning.
     policy: Option<Partition>,
     traffic: Traffic,
-    /// Packets that the conforming source has sent.
-    conforming: u64,
+    conforming: Option<Conforming>,
     judge: Judge,
     record: Record,
     rng: Rng,
@@ -162,7 +156,7 @@ impl<'a, S: Scheme> World<'a, S> {
             limit: scenario.limit(),
             policy: None,
             traffic,
-            conforming: 0,
+            conforming: scenario.conforming.map(|pattern| Conforming::new(pattern, scenario.rate)),
             rng: root.fork(4),
             scenario,
         }
@@ -337,29 +331,15 @@ impl<'a, S: Scheme> World<'a, S> {
     /// Packets of the conforming source come. Returns the hosts whose daemons are to look at once.
     fn conforming_packets(&mut self, there: &[bool]) -> Vec<usize> {
         let mut urgent = Vec::new();
-        let Some(pattern) = self.scenario.conforming else { return urgent };
-        let (key, packet) = (self.scenario.demand.keys, 1.0 / self.limit.rate.per_second());
-        let apart = 2.0 * packet;
+        let Some(source) = &mut self.conforming else { return urgent };
+        let key = self.scenario.demand.keys;
         let hosts = self.hosts.iter().zip(there).filter(|(_, there)| **there);
         self.judge.shares(hosts.map(|(host, _)| host.share(key, self.now)).sum());
         let (mut offered, mut admitted) = (0.0, 0.0);
-        loop {
-            let at = CONFORMING_SINCE + self.conforming as f64 * apart;
-            if at > self.now as f64 / 1e9 {
-                break;
-            }
-            let turn = match pattern {
-                Pattern::Spread => self.conforming as usize,
-                Pattern::Hopping => (at / CONFORMING_STAYS) as usize,
-                _ => 0,
-            };
-            self.conforming += 1;
-            let n = there.len();
-            let Some(host) = (turn..turn + n).map(|i| i % n).find(|i| there[*i]) else { continue };
-            let (passed, is_urgent) = self.hosts[host].packets(key, self.now, packet);
-            (offered, admitted) = (offered + packet, admitted + passed);
+        while let Some(Packet { at, size, contact, host }) = source.next(self.now, there) {
+            let (passed, is_urgent) = self.hosts[host].packets(key, self.now, size);
+            (offered, admitted) = (offered + size, admitted + passed);
             if passed == 0.0 && self.scenario.is_calm(at) {
-                let contact = if pattern == Pattern::Spread { host } else { turn };
                 self.judge.loses(contact);
             }
             if is_urgent && self.hosts[host].state == State::Running {
