@@ -12,11 +12,13 @@ use sim::nemesis;
 pub(super) const NEMESIS: &str = "\
 A schedule is a cluster, what its sources send, and up to six faults at random times: partitions, hangs,
 crashes, stopped machines and restored ones, disks that are full, slow, lost or older, clocks that run
-wrong, and limits and weights that change. A seed determines it.
+wrong, and limits and weights that change. A quarter have regions. Hosts judge whole packets by the kernel
+program's code. A seed determines it.
 
-A promise is broken if more is admitted than is promised for these faults, or if hosts admit less than
-0.9 of what is left to use, six seconds after the last fault. Such a schedule is made as short as still
-breaks one, and printed as a scenario for `limiter simulate cluster`.
+Three things break a promise. Hosts admit more than is promised for these faults. They admit less than 0.9 of
+what is left to use, six seconds after the last fault, or twelve between regions. A source that keeps to half
+of its limit loses more than its first packets at a host. Such a schedule is made as short as still breaks
+one, and printed as a scenario for `limiter simulate cluster`.
 
 Exit code 1 if a promise is broken.
 

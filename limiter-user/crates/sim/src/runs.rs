@@ -225,7 +225,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         }
     };
     let percent = |part: f64| format!("{:.3} %", 100.0 * part);
-    let Verdict { worst_overage, bound_excess, share_sum, utilisation, .. } = all.verdict;
+    let Verdict { worst_overage, bound_excess, share_sum, lost, utilisation } = all.verdict;
     let promise = scenario.promise();
     goal(worst_overage <= goals.overage.unwrap_or(promise.overage), {
         let seed = all.worst_seed;
@@ -237,6 +237,8 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     );
     // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
     goal(share_sum <= promise.sum(), format!("shares add up to {share_sum:.6}"));
+    let most = scenario.most_lost();
+    goal(lost <= most, format!("a host dropped {lost} packets of a conforming source, not {most}"));
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));
     }
