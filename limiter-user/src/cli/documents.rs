@@ -111,6 +111,9 @@ fn write(directory: &Path) -> io::Result<()> {
     for (name, text) in reference() {
         fs::write(pages.join(name), text)?;
     }
+    // Not with those: it runs the scenarios, and `sim` has a test of it.
+    let scenarios = sim::page().expect("the built-in scenarios are good");
+    fs::write(pages.join("scenarios.md"), scenarios)?;
     let mut command = Cli::command();
     // Those that the package has a place for.
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
@@ -119,12 +122,11 @@ fn write(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The reference pages of `docs/reference`, by their names.
-fn reference() -> [(&'static str, String); 3] {
+/// The reference pages of `docs/reference` about the program, by their names.
+fn reference() -> [(&'static str, String); 2] {
     let mut commands = COMMANDS.to_owned();
     describe(&command(), &mut commands);
-    let scenarios = sim::page().expect("the built-in scenarios are good");
-    [("cli.md", commands), ("configuration.md", settings::reference()), ("scenarios.md", scenarios)]
+    [("cli.md", commands), ("configuration.md", settings::reference())]
 }
 
 /// What the reference says before the commands.

@@ -198,15 +198,14 @@ impl DemandEstimator {
             _ => packets as f64 / long.as_secs_f64(),
         };
         // The limit may have changed since the last look.
-        let (follows, is_guess) = (self.heard == now, false);
         *self = Self {
             counts,
             since: now,
             span: span_of(limit),
             pace,
             told,
-            is_guess,
-            follows,
+            is_guess: false,
+            follows: self.heard == now,
             ..*self
         };
         let drops = counts.dropped > before.dropped;

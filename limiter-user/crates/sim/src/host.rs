@@ -73,8 +73,6 @@ pub(super) struct Host<S> {
     pub(super) state: State,
     pub(super) daemon: S,
     kernel: Kernel,
-    /// What the kernel has as its floor.
-    floor: Share,
     tracks: Vec<Track>,
     /// Up to when counts were read, by its clock.
     looked: Moment,
@@ -116,7 +114,6 @@ impl<S: Scheme> Host<S> {
             state: State::Running,
             daemon,
             kernel,
-            floor: Share::NONE,
             tracks: vec![Track::default(); keys],
             looked: Moment(0),
             woken: false,
@@ -212,7 +209,6 @@ impl<S: Scheme> Host<S> {
         let now = self.clock.local(real);
         self.digest = mix(self.digest ^ mix(real) ^ actions.digest());
         if let Some(floor) = actions.floor {
-            self.floor = floor;
             self.kernel.set_floor(now, floor);
         }
         for (key, share, until) in &actions.shares {
@@ -276,8 +272,6 @@ impl<S: Scheme> Host<S> {
     /// The machine starts: with an empty kernel.
     pub(super) fn boot(&mut self) {
         self.tracks.fill(Track::default());
-        // The floor is a part of each policy, and a kernel that has just started has none.
-        self.floor = Share::NONE;
         self.kernel.boot();
     }
 }

@@ -36,6 +36,7 @@ const MAX_FAULTS: usize = 6;
 const SETTLE: f64 = 6.0;
 /// The same between regions, whose leases are longer.
 const FAR_SETTLE: f64 = 12.0;
+/// How long home shares move there.
 const FAR_MOVES: f64 = 60.0;
 /// How long is looked at these.
 const CALM: f64 = 4.0;
@@ -171,12 +172,11 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         duplicate: if rng.chance(0.3) { rng.between(0.0, 0.2) } else { 0.0 },
         ..Conditions::default()
     };
-    // Else a cluster would never count anew within a run.
     let regions: Vec<RegionPart> = match places.chance(0.25) {
         true => ["east", "north", "west"][..2 + places.below(2)].iter().map(region).collect(),
         false => Vec::new(),
     };
-    // Longer than what hosts give each other, which is longer between regions.
+    // Else a cluster would never count anew within a run. Longer than what hosts give each other, all the same.
     let short = if regions.is_empty() { 2.0 } else { 8.0 };
     let home_lease = if rng.chance(0.5) { short } else { 600.0 };
     let between = (!regions.is_empty()).then(|| Conditions {
@@ -329,7 +329,6 @@ fn broken(schedule: &Scenario, outcome: &Outcome) -> Option<Broken> {
     let promise = schedule.promise();
     let Verdict { worst_overage, bound_excess, share_sum, utilisation, lost } = outcome.verdict;
     let least = UTILISATION * promise.usable;
-    let most = schedule.most_lost();
     if worst_overage > promise.overage || bound_excess > promise.excess() {
         let found = if promise.strict { worst_overage.max(bound_excess) } else { worst_overage };
         Some(Broken::Overage(found, promise.overage))
@@ -337,8 +336,8 @@ fn broken(schedule: &Scenario, outcome: &Outcome) -> Option<Broken> {
         Some(Broken::Sum(share_sum))
     } else if utilisation < least {
         Some(Broken::Utilisation(utilisation, least))
-    } else if lost > most {
-        Some(Broken::Lost(lost, most))
+    } else if lost > promise.lost {
+        Some(Broken::Lost(lost, promise.lost))
     } else {
         None
     }

@@ -36,6 +36,9 @@ pub struct Promise {
     pub strict: bool,
     /// The part of the limit that can be used when faults are over: the rest lies idle with hosts that are lost.
     pub usable: f64,
+    /// The most packets of a conforming source that a host drops while there is no fault: what comes until it has heard of
+    /// the source, and its first packet.
+    pub lost: u64,
 }
 
 impl Promise {
@@ -83,16 +86,15 @@ impl Scenario {
             overage: DRIFT + more / (1.0 + self.burst.seconds()),
             strict: more == 0.0,
             usable: usable.max(0.0),
+            // Where less than it sends can be used, something is missing all the time.
+            lost: if usable < 0.75 { u64::MAX } else { self.first_lost() },
         }
     }
 
-    /// The most packets of a conforming source that a host drops while there is no fault: what comes until it has heard of
-    /// the source, and its first packet.
-    pub(super) fn most_lost(&self) -> u64 {
-        // Where less than the source sends can be used, something is missing all the time. Who leaves is no fault, but what it
-        // has divided is missing for as long as a lease.
-        let leaves = self.all_faults().any(|fault| fault.kind == FaultKind::Leave);
-        if self.promise().usable < 0.75 || leaves {
+    /// What a host drops of a conforming source that is new to it, where enough can be used.
+    fn first_lost(&self) -> u64 {
+        // Who leaves is no fault, but what it has divided is missing for as long as a lease.
+        if self.all_faults().any(|fault| fault.kind == FaultKind::Leave) {
             return u64::MAX;
         }
         let far = self.between.unwrap_or(self.network);

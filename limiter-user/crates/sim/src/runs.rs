@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::judge::Verdict;
 use super::members;
+use super::nemesis::Broken;
 use super::outcome::{Outcome, Series};
 use super::progress::{Group, Meter, Progress, order};
 use super::regions::Between;
@@ -237,8 +238,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     );
     // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
     goal(share_sum <= promise.sum(), format!("shares add up to {share_sum:.6}"));
-    let most = scenario.most_lost();
-    goal(lost <= most, format!("a host dropped {lost} packets of a conforming source, not {most}"));
+    goal(lost <= promise.lost, Broken::Lost(lost, promise.lost).to_string());
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));
     }

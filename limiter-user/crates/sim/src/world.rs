@@ -105,7 +105,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let present = (0..n).filter(|i| !joiners.contains(i)).count() as u64;
         let kernel = || match scenario.packets {
             true => Kernel::packets(scenario.limit(), n, scenario.sources(), scenario.copies()),
-            false => Kernel::fluid(scenario.burst.seconds(), scenario.demand.keys),
+            false => Kernel::fluid(scenario.burst.seconds(), scenario.sources()),
         };
         let mut hosts = Vec::with_capacity(n);
         for (i, &region) in regions.iter().enumerate() {
@@ -197,7 +197,6 @@ impl<'a, S: Scheme> World<'a, S> {
         }
         let seconds = scenario.duration.seconds();
         let most = self.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
-        let digest = self.hosts.iter().fold(0, |all, host| mix(all ^ host.digest));
         let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
         let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
         if !scenario.regions.is_empty() {
@@ -207,7 +206,7 @@ impl<'a, S: Scheme> World<'a, S> {
             let most_per_host = far.clone().fold(0.0, f64::max);
             outcome.between = Some(Between { bytes_per_second: far.sum(), most_per_host });
         }
-        outcome.digest = digest;
+        outcome.digest = self.hosts.iter().fold(0, |all, host| mix(all ^ host.digest));
         outcome.cpu = scenario.goals.cpu.map(|_| cpu.fold(0.0, f64::max));
         outcome
     }

@@ -61,29 +61,28 @@ pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
     }
     let short = Need::new(wanted).ample > pool;
     // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
-    let keeps: Vec<bool> = wanted
-        .iter()
-        .zip(&mut targets)
-        .map(|(want, target)| {
-            let current = want.current;
-            let change = target.without(current) + current.without(*target);
-            // Where there is too little for all, what is not given lies idle.
-            let near =
-                change <= current.times(1, if short && *target > current { 400 } else { 50 });
-            let enough = short || current >= want.need(CLOSE);
-            if !want.demand.is_none() && near && enough {
-                *target = current;
-            }
-            !want.demand.is_none() && !short && *target < current && *target > current.times(1, 2)
-        })
-        .collect();
-    let mut sum: Share = targets.iter().copied().sum();
-    for ((target, want), _) in targets.iter_mut().zip(wanted).zip(keeps).filter(|(_, keeps)| *keeps)
+    for (target, want) in targets.iter_mut().zip(wanted).filter(|(_, want)| !want.demand.is_none())
     {
+        let current = want.current;
+        let change = target.without(current) + current.without(*target);
+        // Where there is too little for all, what is not given lies idle.
+        let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
+        let enough = short || current >= want.need(CLOSE);
+        if near && enough {
+            *target = current;
+        }
+    }
+    if short {
+        return targets;
+    }
+    let mut sum: Share = targets.iter().copied().sum();
+    for (target, want) in targets.iter_mut().zip(wanted).filter(|(_, want)| !want.demand.is_none())
+    {
+        let current = want.current;
         // What one has too much is what another one is to get, where all of the pool is given.
-        let with = sum.without(*target) + want.current;
-        if with <= pool {
-            (*target, sum) = (want.current, with);
+        let with = sum.without(*target) + current;
+        if *target < current && *target > current.times(1, 2) && with <= pool {
+            (*target, sum) = (current, with);
         }
     }
     targets

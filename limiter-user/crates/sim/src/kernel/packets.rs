@@ -20,8 +20,6 @@ use model::{Invalid, Limit, Share};
 const LENGTH: u32 = 100;
 /// The sketch's window, as a power of two in ns.
 const WINDOW_SHIFT: u32 = 27;
-/// How often a change is tried that packets are in the way of: the daemon does so, and here nobody is.
-const TRIES: usize = 3;
 
 /// What happened to a kernel.
 #[derive(Clone, Copy)]
@@ -116,13 +114,10 @@ impl Packets {
 
     /// Changes what a source may use, if it has a bucket, as the daemon does.
     fn change(&self, source: usize, grant: Option<Grant>) {
-        for _ in 0..TRIES {
-            let Some((tag, bucket)) = self.memory.bucket(address(source)) else { return };
-            match bucket.change(tag, grant, || self.memory.time()) {
-                Outcome::Done | Outcome::Gone => return,
-                Outcome::Lowered(lowered) => return lowered.give_back(&bucket),
-                Outcome::Missed => {}
-            }
+        let Some((tag, bucket)) = self.memory.bucket(address(source)) else { return };
+        // It is never missed: no packet is in the way of it.
+        if let Outcome::Lowered(lowered) = bucket.change(tag, grant, || self.memory.time()) {
+            lowered.give_back(&bucket);
         }
     }
 

@@ -50,8 +50,13 @@ impl SchemeKind {
 
     /// Whether it says something about a scenario.
     pub fn is_for(self, scenario: &Scenario) -> bool {
-        // Without regions it is the escrow once more.
-        self != Self::Flat || !scenario.regions.is_empty()
+        match self {
+            // Without regions it is the escrow once more.
+            Self::Flat => !scenario.regions.is_empty(),
+            // Nobody takes tokens of the program's buckets afterwards.
+            Self::Debit => !scenario.packets,
+            _ => true,
+        }
     }
 
     /// Whether it does without the escrow.
