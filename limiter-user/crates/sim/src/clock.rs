@@ -49,23 +49,27 @@ pub(super) struct Clock {
     since: u64,
     /// By how much it is fast from then on, 0.001 being 1 ms in a second.
     drift: f64,
+    /// It goes on by so many ns at once.
+    step: u64,
 }
 
 impl Clock {
-    pub(super) const fn new(base: u64, drift: f64) -> Self {
-        Self { base, since: 0, drift }
+    pub(super) const fn new(base: u64, drift: f64, step: u64) -> Self {
+        Self { base, since: 0, drift, step }
     }
 
     /// What it shows at a moment that is not before it was last set.
     pub(super) fn local(&self, real: u64) -> Moment {
         let real = real.saturating_sub(self.since);
         let ahead = (real as f64 * self.drift) as i64;
-        Moment(self.base.saturating_add(real).saturating_add_signed(ahead))
+        let shows = self.base.saturating_add(real).saturating_add_signed(ahead);
+        Moment(shows - shows % self.step)
     }
 
     /// The real moment, not earlier than when it shows `local`, as far as rounding goes.
     pub(super) fn real(&self, local: Moment) -> u64 {
-        let real = (local.0.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64;
+        let shows = local.0.div_ceil(self.step).saturating_mul(self.step);
+        let real = (shows.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64;
         // One more: an event that is planned by this must not come before the clock shows `local`.
         self.since.saturating_add(real).saturating_add(1)
     }
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_moment_is_found_again() {
-        let mut clock = Clock::new(5_000_000_000_000, -0.001);
+        let mut clock = Clock::new(5_000_000_000_000, -0.001, 1);
         assert_eq!(clock.local(1_000_000_000), Moment(5_000_999_000_000));
         for real in [0, 1, 999_999_937, 60_000_000_000] {
             let there = clock.local(real);
@@ -138,6 +142,17 @@ mod tests {
         for real in [3_000_000_000, 3_999_999_937, 60_000_000_000] {
             let there = clock.local(real);
             assert!(clock.real(there).abs_diff(real) <= 3, "{real}");
+        }
+    }
+
+    #[test]
+    fn a_coarse_clock_shows_whole_steps_and_each_as_soon_as_it_begins() {
+        let clock = Clock::new(5_000_000_300, 0.0, 1_000);
+        for (real, shows) in [(0, 0), (699, 0), (700, 1_000), (1_699, 1_000), (1_700, 2_000)] {
+            assert_eq!(clock.local(real), Moment(5_000_000_000 + shows), "{real}");
+        }
+        for moment in [5_000_000_301, 5_000_000_999, 5_000_001_000].map(Moment) {
+            assert_eq!(clock.local(clock.real(moment)), Moment(5_000_001_000));
         }
     }
 }

@@ -232,6 +232,9 @@ pub struct Scenario {
     // What leases and P6 allow for.
     #[serde(default = "thousandth")]
     pub drift: f64,
+    /// In what steps clocks go on. The coarser they are, the more ends and begins at one moment.
+    #[serde(default = "nanosecond")]
+    pub resolution: Span,
     /// Whether the first host founded the cluster and holds all shares in the beginning; otherwise they are
     /// shared by then.
     #[serde(default)]
@@ -306,6 +309,10 @@ const fn thousandth() -> f64 {
     0.001
 }
 
+const fn nanosecond() -> Span {
+    Span(Duration::from_nanos(1))
+}
+
 /// Where to look for what can be written.
 const HINT: &str =
     "`limiter simulate cluster --print --scenario NAME` shows a built-in one to start from";
@@ -330,6 +337,7 @@ impl Scenario {
             packets: false,
             rate: thousand_packets(),
             drift: thousandth(),
+            resolution: nanosecond(),
             founded: false,
             policy: Partition::default(),
             home_lease: ten_minutes(),
@@ -434,6 +442,9 @@ impl Scenario {
         }
         if !(0.0..=0.01).contains(&self.drift) {
             return whole("`drift` is a number from 0 to 0.01");
+        }
+        if !(1..=10_000_000).contains(&self.resolution.ns()) {
+            return whole("`resolution` is from 1ns to 10ms");
         }
         let demand = &self.demand;
         let loads = (0.0..=1e6).contains(&demand.load) && (0.0..=1.0).contains(&demand.noise);
@@ -706,6 +717,7 @@ mod tests {
             ("name = \"a b\"".into(), "1:1", "`name`"),
             ("name = \"x\"\nduration = \"soon\"".into(), "2:12", "soon"),
             ("name = \"x\"\ntick = \"3ms\"".into(), "1:1", "`tick`"),
+            ("name = \"x\"\nresolution = \"0s\"".into(), "1:1", "`resolution`"),
             ("name = \"x\"\n[demand]\npattern = \"spred\"".into(), "3:11", "spred"),
             ("name = \"x\"\n[network]\nloss = 1.5".into(), "1:1", "`loss`"),
             (fault("kind = \"pause\"\nhosts = [3]"), "2:1", "no host 3"),

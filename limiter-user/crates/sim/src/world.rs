@@ -111,7 +111,8 @@ impl<'a, S: Scheme> World<'a, S> {
         for (i, &region) in regions.iter().enumerate() {
             // Nobody knows how long others are up: from a quarter of an hour to some weeks.
             let base = clocks.between(1e12, 2e15) as u64;
-            let clock = Clock::new(base, clocks.between(-scenario.drift, scenario.drift));
+            let drift = clocks.between(-scenario.drift, scenario.drift);
+            let clock = Clock::new(base, drift, scenario.resolution.ns());
             // By chance, as owners follow from the ids of hosts and keys: each seed divides sources in another way.
             let id = HostId(mix(seed ^ mix(i as u64 + 1)));
             let one_of = match () {
