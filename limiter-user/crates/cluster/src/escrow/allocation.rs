@@ -64,9 +64,10 @@ pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
     for (target, want) in targets.iter_mut().zip(wanted).filter(|(_, want)| !want.demand.is_none())
     {
         let current = want.current;
-        let change = target.without(current) + current.without(*target);
+        let (more, less) = (target.without(current), current.without(*target));
         // Where there is too little for all, what is not given lies idle.
-        let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
+        let near =
+            more <= current.times(1, if short { 400 } else { 50 }) && less <= current.times(1, 50);
         let enough = short || current >= want.need(CLOSE);
         if near && enough {
             *target = current;
@@ -80,9 +81,9 @@ pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
     {
         let current = want.current;
         // What one has too much is what another one is to get, where all of the pool is given.
-        let with = sum.without(*target) + current;
-        if *target < current && *target > current.times(1, 2) && with <= pool {
-            (*target, sum) = (current, with);
+        let with = sum + current.without(*target);
+        if *target > current.times(1, 2) && with <= pool {
+            (*target, sum) = ((*target).max(current), with);
         }
     }
     targets

@@ -56,7 +56,7 @@ impl Grantee {
     }
 
     pub(super) fn expire(&mut self, now: Moment) {
-        self.given.retain(|given| given.first.is_none() || given.end > now);
+        self.given.retain(|given| given.first.is_none() || !given.end.has_come(now));
     }
 
     /// Decides on another grant. One that was never said is forgotten.
@@ -81,7 +81,7 @@ impl Grantee {
     /// Whether it has not been heard of for so long, and nothing of it may be gone by.
     pub(super) fn stale(&self, now: Moment, forget: Duration) -> bool {
         let unused = self.given.iter().all(|given| given.first.is_none());
-        now.since(self.heard) > forget && unused
+        !self.heard.is_recent(now, forget) && unused
     }
 
     /// Gives this much, or as much as is free.
@@ -89,8 +89,7 @@ impl Grantee {
         let current = self.current();
         let share = target.min(free);
         // Each raise is a number and a message; a lowered one others may wait for.
-        let little = share > current && share.without(current) < current.times(1, 400);
-        if share != current && !little {
+        if share < current || share > current + current.times(1, 400) {
             self.give(share);
         }
     }

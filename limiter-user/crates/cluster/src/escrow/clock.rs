@@ -18,6 +18,18 @@ pub(super) fn grace(longest: Duration) -> Duration {
     longest + longest / 400
 }
 
+impl Moment {
+    /// Whether it has come. What lasts until a moment is over at it, and what is due is done.
+    pub(super) fn has_come(self, now: Self) -> bool {
+        self <= now
+    }
+
+    /// Whether it is less than `span` ago.
+    pub(super) fn is_recent(self, now: Self, span: Duration) -> bool {
+        now.since(self) < span
+    }
+}
+
 /// A clock that only goes forward, over restarts of the host too: what comes back from others with a moment
 /// of an earlier run is known by it.
 #[derive(Clone, Debug)]
@@ -62,5 +74,19 @@ impl Clock {
     pub(super) fn renew(&self, kept: Moment) -> Option<Moment> {
         // At half of the way: the disk may be slow, and no message may tell a moment that is not kept.
         (self.now.after(AHEAD / 2) > kept).then(|| self.now.after(AHEAD))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_until_a_moment_is_over_at_it() {
+        let come = [9, 10, 11].map(|now| Moment(10).has_come(Moment(now)));
+        assert_eq!(come, [false, true, true]);
+        let span = Duration::from_nanos(5);
+        let recent = [9, 14, 15].map(|now| Moment(10).is_recent(Moment(now), span));
+        assert_eq!(recent, [true, true, false]);
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct Held {
 impl Held {
     /// Keys that it has a grant of.
     pub(super) fn granted(&self, now: Moment) -> usize {
-        let lasts = |key: &&Key| key.grants.iter().any(|(_, taken)| taken.until > now);
+        let lasts = |key: &&Key| key.grants.iter().any(|(_, taken)| !taken.until.has_come(now));
         self.keys.values().filter(lasts).count()
     }
 
@@ -93,7 +93,7 @@ impl Key {
     }
 
     fn idle(&self, floor: Share) -> bool {
-        self.demand.is_none() || self.demand < floor.times(1, 2)
+        self.demand <= floor.times(1, 2)
     }
 
     /// What is said of it to its owner.
@@ -107,7 +107,7 @@ impl Key {
     ) -> Report {
         let demand = if self.idle(floor) { Share::NONE } else { self.demand };
         self.told = demand;
-        let taken = self.granted_by(owner).filter(|taken| taken.memory > now);
+        let taken = self.granted_by(owner).filter(|taken| !taken.memory.has_come(now));
         let in_use = taken.map_or(0, |taken| taken.number);
         Report { key, demand, in_use, majority: self.by_majority(auto) }
     }
@@ -120,14 +120,13 @@ impl Key {
     /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
     /// included, may still rely on it (I7).
     pub(super) fn reclaims(&self, now: Moment, key: KeyId, host: &Host) -> bool {
-        let leased = host.home_lease >= now.after(host.settings.timing.grant);
-        if now < host.quiet || host.emptied || !leased {
+        if host.is_quiet(now) || host.emptied || !host.is_leased(now, host.settings.timing.grant) {
             return false;
         }
         let lapsed = |owner: Option<HostId>| match owner {
             // Then it is in this host's own pool already.
             Some(owner) if owner == host.settings.me => false,
-            Some(owner) => host.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
+            Some(owner) => host.peers.get(&owner).is_none_or(|peer| peer.lent.has_come(now)),
             None => true,
         };
         let present = self.owner.or_else(|| host.views.owner(key));
@@ -167,7 +166,8 @@ impl Held {
         held.seen = now;
         let told = held.told;
         let demand = if held.idle(floor) { Share::NONE } else { held.demand };
-        let has = held.word.filter(|(_, until)| *until > now).map_or(floor, |(share, _)| share);
+        let word = held.word.filter(|(_, until)| !until.has_come(now));
+        let has = word.map_or(floor, |(share, _)| share);
         // Where more was asked for than is granted, how much more changes nothing.
         let asked = told.min(demand) > has + has.times(1, 20);
         Some(if demand.is_none() && told.is_none() {
@@ -225,8 +225,8 @@ impl Held {
         memory: Moment,
     ) -> Urgency {
         let Some(held) = self.keys.get_mut(&grant.key) else { return Urgency::None };
-        held.grants.retain(|(_, taken)| taken.memory > now);
-        if until <= now {
+        held.grants.retain(|(_, taken)| !taken.memory.has_come(now));
+        if until.has_come(now) {
             return Urgency::None;
         }
         // A faulty owner may grant more than there is.
@@ -273,7 +273,7 @@ impl Held {
 
     /// Forgets what has not been told of for so long. The kernel may still have it, and is to be told.
     pub(super) fn expire(&mut self, now: Moment, forget: Duration) -> Vec<KeyId> {
-        let stale = |held: &Key| held.tracked && now.since(held.seen) > forget;
+        let stale = |held: &Key| held.tracked && !held.seen.is_recent(now, forget);
         let mut stale: Vec<KeyId> =
             self.keys.iter().filter(|(_, held)| stale(held)).map(|(key, _)| *key).collect();
         stale.sort_unstable();
@@ -281,8 +281,9 @@ impl Held {
             self.forget(now, key);
         }
         self.keys.retain(|_, held| {
-            held.grants.retain(|(_, taken)| taken.memory > now);
-            held.tracked || !held.grants.is_empty() || now.since(held.seen) <= forget
+            held.grants.retain(|(_, taken)| !taken.memory.has_come(now));
+            // A tracked one was told of lately.
+            !held.grants.is_empty() || held.seen.is_recent(now, forget)
         });
         stale
     }
@@ -402,7 +403,8 @@ fn draft_to(drafts: &[Draft], to: HostId) -> Option<usize> {
 /// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until the owner
 /// by the present one is delegated to.
 fn former_owners(host: &Host, now: Moment, key: KeyId, owner: HostId) -> Vec<HostId> {
-    let relies = |other: HostId| host.peers.get(&other).is_some_and(|peer| peer.lent > now);
+    let relies =
+        |other: HostId| host.peers.get(&other).is_some_and(|peer| !peer.lent.has_come(now));
     let mut former: Vec<HostId> = Vec::new();
     for other in host.views.older_owners(key).flatten() {
         if other != owner && other != host.settings.me && relies(other) && !former.contains(&other)

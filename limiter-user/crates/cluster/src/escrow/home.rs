@@ -156,7 +156,7 @@ impl Home {
 
     /// When something that is to be given away can be.
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
-        self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min()
+        self.ceding.iter().map(|ceded| ceded.end).filter(|end| !end.has_come(now)).min()
     }
 
     /// Takes what comes for good, each number once (I2).
@@ -232,7 +232,8 @@ impl Home {
 
     /// What is on its way to a host and may be sent.
     pub(super) fn transfers(&self, now: Moment, to: HostId) -> Vec<Transfer> {
-        let sendable = |number: u64| self.sendable.get(&number).is_none_or(|from| *from <= now);
+        let sendable =
+            |number: u64| self.sendable.get(&number).is_none_or(|from| from.has_come(now));
         let its = self.state.outgoing.iter().filter(|(host, _)| *host == to);
         its.map(|(_, transfer)| *transfer).filter(|transfer| sendable(transfer.number)).collect()
     }
@@ -241,7 +242,7 @@ impl Home {
     /// that was delegated out of it (I3): votes of its own last until `own_votes`. All is given at once where it is
     /// `idle`.
     pub(super) fn give_away(&mut self, now: Moment, host: &Host, own_votes: Moment, idle: bool) {
-        if now < host.quiet || self.state.home.is_none() || self.is_counted() {
+        if host.is_quiet(now) || self.state.home.is_none() || self.is_counted() {
             return;
         }
         // All delegations end until then, those to this host itself and what it uses of its own too.
@@ -273,9 +274,10 @@ impl Home {
         }
         self.ceding = ceding;
         let wait = grace(self.longest(&host.settings.timing));
-        let heard =
-            |ceded: &PendingTransfer| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
-        let due = |ceded: &mut PendingTransfer| ceded.end <= now && (!asks || heard(ceded));
+        let heard = |ceded: &PendingTransfer| {
+            ceded.heard.is_some_and(|heard| heard.after(wait).has_come(now))
+        };
+        let due = |ceded: &mut PendingTransfer| ceded.end.has_come(now) && (!asks || heard(ceded));
         let ready: Share = self.ceding.extract_if(.., due).map(|ceded| ceded.share).sum();
         if ready.is_none() {
             return;
@@ -309,7 +311,8 @@ impl Home {
             }
         }
         // What is not wanted any more stays here.
-        if waits && left > if leaving { Share::NONE } else { MIN_TRANSFER } {
+        let little = if leaving { Share::NONE } else { MIN_TRANSFER };
+        if waits && !left.without(little).is_none() {
             self.ceding.push(PendingTransfer {
                 share: left,
                 end: now,
@@ -357,8 +360,7 @@ impl Home {
         let stays = |peer: &Peer| peer.alive(now, span) && peer.delegates;
         let heard = |heir: &HostId| host.peers.get(heir).is_some_and(stays);
         let view = host.views.present().iter();
-        let others = view.filter(|(heir, weight)| *heir != host.settings.me && *weight > 0);
-        let heirs = others.filter(|(heir, _)| heard(heir));
+        let heirs = view.filter(|(heir, _)| *heir != host.settings.me && heard(heir));
         heirs.map(|(heir, weight)| (heir, Share::from_units(weight.into()))).collect()
     }
 

@@ -150,12 +150,22 @@ impl Host {
         Some(self.settings.whole_of(delegated))
     }
 
+    /// Whether what this host gave before may be outstanding: then it gives nothing.
+    pub(super) fn is_quiet(&self, now: Moment) -> bool {
+        !self.quiet.has_come(now)
+    }
+
+    /// Whether its home lease lasts so long.
+    pub(super) fn is_leased(&self, now: Moment, span: Duration) -> bool {
+        self.home_lease >= now.after(span)
+    }
+
     /// Whether this host delegates at present.
     pub(super) fn gives(&self, now: Moment, home: &Home) -> bool {
-        let lasts = self.home_lease >= now.after(home.delegation(&self.settings.timing));
         // Who has nothing needs no lease to be given some.
-        let may = lasts || home.state.home.is_none();
-        now >= self.quiet && may && !self.leaving && !self.views.crowded(home.state.far)
+        let leased = self.is_leased(now, home.delegation(&self.settings.timing));
+        let may = leased || home.state.home.is_none();
+        !self.is_quiet(now) && may && !self.leaving && !self.views.crowded(home.state.far)
     }
 
     /// Works out until when the home lease lasts, once a `round`, and more often where it may end before the next one.
@@ -167,10 +177,9 @@ impl Host {
             // That may have ended the era: then others may have the rest.
             Some(_) => before.min(now.after(usable(self.settings.timing.home_lease))),
         };
-        let soon = self.home_lease <= now.after(2 * self.settings.timing.longest(true));
+        let lasts = self.is_leased(now, 2 * self.settings.timing.longest(true));
         // Before that, leases may have been forgotten.
-        let quiet = now < self.quiet;
-        if !(round || soon || quiet || self.own.renews != before) {
+        if !round && lasts && !self.is_quiet(now) && self.own.renews == before {
             return;
         }
         let needed = era.tally.hosts.div_ceil(2);

@@ -37,8 +37,10 @@ impl Borrowed {
     fn expire(&mut self, now: Moment) {
         // The last one's number outlives its end: a late message must not bring an earlier loan back.
         let last = self.taken.last().map(|taken| taken.number);
-        self.taken
-            .retain(|taken| taken.until > now || Some(taken.number) == last && taken.memory > now);
+        self.taken.retain(|taken| {
+            let remembered = Some(taken.number) == last && !taken.memory.has_come(now);
+            remembered || !taken.until.has_come(now)
+        });
     }
 
     /// What lasts at least until then.
@@ -95,7 +97,7 @@ impl Far {
     ) -> bool {
         let Some(known) = self.borrowed.get_mut(from) else { return false };
         known.expire(now);
-        if until <= now || loan.number == 0 {
+        if until.has_come(now) || loan.number == 0 {
             return false;
         }
         let share = loan.share.min(Share::WHOLE);
@@ -200,7 +202,7 @@ impl Far {
             let counts = theirs.is_some()
                 && theirs != region
                 && (is_root || self.root == Some(host))
-                && now.since(claim.heard) < silent;
+                && claim.heard.is_recent(now, silent);
             let demand = if counts { claim.demand } else { Share::NONE };
             let weight = theirs.map_or(0, |region| of.weight(region));
             let current = claim.current();
@@ -226,11 +228,12 @@ impl Far {
                 let target = want.demand.min(spare);
                 let (current, asked) = (want.current, want.demand);
                 // A loan that changes costs several messages.
-                let enough = target < current
-                    && asked >= current.times(1, 2)
-                    && own.without(current) >= need.close;
-                let near = target >= current && target.without(current) <= current.times(1, 50);
-                if enough || near && !asked.is_none() { current } else { target }
+                let stays = if target >= current {
+                    !asked.is_none() && target.without(current) <= current.times(1, 50)
+                } else {
+                    asked >= current.times(1, 2) && own.without(current) >= need.close
+                };
+                if stays { current } else { target }
             };
             wants.iter().map(lend).collect()
         };
@@ -259,7 +262,7 @@ impl Far {
             for &host in others.iter() {
                 // Nobody lends what it asks for itself.
                 let wants = lent.get(host).is_some_and(|claim| {
-                    !claim.demand.is_none() && now.since(claim.heard) < silent
+                    !claim.demand.is_none() && claim.heard.is_recent(now, silent)
                 });
                 want(host, if wants { Share::NONE } else { borrow });
             }
@@ -278,7 +281,7 @@ impl Far {
     /// acknowledged to be given up.
     fn covered(&self, after: Moment) -> bool {
         let ends = self.lent.values().flat_map(|claim| claim.given.iter().map(|given| given.end));
-        ends.filter(|end| *end > after).all(|end| {
+        ends.filter(|end| !end.has_come(after)).all(|end| {
             let lent: Share = self.lent.values().map(|claim| claim.outstanding_at(end)).sum();
             lent <= self.pool(end)
         })
@@ -324,7 +327,7 @@ impl Far {
         let renew = of.timing.every * 3 / 2;
         for draft in drafts {
             if let Some(borrowed) = self.borrowed.get_mut(draft.to) {
-                let has = borrowed.taken.last().is_some_and(|last| last.until > of.now);
+                let has = borrowed.taken.last().is_some_and(|last| !last.until.has_come(of.now));
                 let due = all && (has || !borrowed.want.is_none());
                 let due = due && of.now.since(borrowed.said) >= renew;
                 if borrowed.dirty || due {
@@ -352,11 +355,11 @@ impl Far {
             // As long as it is asked for, or as what it is made of lasts.
             let lasts = |end: &Moment| self.pool(*end) >= needed;
             let ends = self.lasting.iter().map(|(end, _)| *end).rev();
-            let end = std::iter::once(wanted).chain(ends.filter(|end| *end < wanted)).find(lasts);
+            let end = std::iter::once(wanted).chain(ends.filter(|end| *end <= wanted)).find(lasts);
             let end = if of.outlives { Some(wanted) } else { end };
             // Nothing needs nothing to be made of.
             let end = if last.share.is_none() { Some(wanted) } else { end };
-            let Some(end) = end.filter(|end| *end > of.now) else { continue };
+            let Some(end) = end.filter(|end| !end.has_come(of.now)) else { continue };
             // In whole milliseconds, as messages have it: so the books and the borrower go by one number.
             let lasts = Duration::from_millis(end.since(heard).as_millis() as u64);
             let gains = end.since(last.end) >= renew || last.first.is_none();
@@ -378,7 +381,7 @@ impl Far {
     pub(super) fn busy(&self, now: Moment, calm: Duration) -> impl Iterator<Item = HostId> {
         let lent = self.lent.iter().filter(|(_, claim)| !claim.outstanding().is_none());
         let borrowed = self.borrowed.iter().filter(move |(_, borrowed)| {
-            let new = !borrowed.want.is_none() && now.since(borrowed.since) < calm;
+            let new = !borrowed.want.is_none() && borrowed.since.is_recent(now, calm);
             new || borrowed.taken.iter().any(|taken| taken.counts(now))
         });
         lent.map(|(host, _)| host).chain(borrowed.map(|(host, _)| host))

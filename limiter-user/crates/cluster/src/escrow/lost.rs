@@ -92,7 +92,7 @@ impl Absent {
     pub(super) fn divide(&mut self, now: Moment, host: &Host, home: &Home) {
         (self.part, self.doubted) = (Share::NONE, Share::NONE);
         let missing = self.missing(now, host, home);
-        let Some(missing) = missing.filter(|_| now >= host.quiet && !host.leaving) else {
+        let Some(missing) = missing.filter(|_| !host.is_quiet(now) && !host.leaving) else {
             return;
         };
         let lost: Share = self.lost(now, host, home).map(|(_, had)| had).sum();

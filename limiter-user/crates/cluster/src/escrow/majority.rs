@@ -65,8 +65,8 @@ pub(super) fn counted(weight: Share) -> Share {
 impl Peer {
     /// Takes the votes of a message, which hold until then.
     pub(super) fn take_votes(&mut self, now: Moment, until: Moment, message: &Message) {
-        self.ballots.retain(|ballot| ballot.until > now);
-        if until <= now {
+        self.ballots.retain(|ballot| !ballot.until.has_come(now));
+        if until.has_come(now) {
             return;
         }
         for vote in message.votes.iter().take(VOTES) {
@@ -102,16 +102,11 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// Whether no vote for another host than this one holds.
-    pub(super) fn bind_nobody(&self, now: Moment, me: HostId) -> bool {
-        self.given.values().all(|(host, until)| *host == me || *until <= now)
-    }
-
     /// Whether this host may vote for another one about a share: not while it has voted otherwise (I9), unless a fault
     /// lets it vote `twice`.
     fn vote(&mut self, now: Moment, of: HostId, to: HostId, until: Moment, twice: bool) -> bool {
         let voted = self.given.get(&of).copied();
-        let free = |(whom, end): (HostId, Moment)| whom == to || end <= now;
+        let free = |(whom, end): (HostId, Moment)| whom == to || end.has_come(now);
         if !voted.is_none_or(free) && !twice {
             return false;
         }
@@ -146,10 +141,10 @@ impl Votes {
     pub(super) fn count(&mut self, now: Moment, host: &Host, home: &Home, absent: &Absent) {
         // From the ballots alone, each time: a lease must end with the votes that made it (I10).
         self.leases.clear();
-        self.given.retain(|_, (_, until)| *until > now);
+        self.given.retain(|_, (_, until)| !until.has_come(now));
         let settings = &host.settings;
         let delegation = home.delegation(&settings.timing);
-        let idle = now < host.quiet || host.leaving || host.home_lease < now.after(delegation);
+        let idle = host.is_quiet(now) || host.leaving || !host.is_leased(now, delegation);
         if !settings.majority || idle {
             return;
         }
@@ -162,7 +157,7 @@ impl Votes {
         }
         let mut all: BTreeMap<HostId, Vec<Ballot>> = BTreeMap::new();
         let ballots = host.peers.values().flat_map(|peer| &peer.ballots);
-        for ballot in ballots.filter(|ballot| ballot.until > now) {
+        for ballot in ballots.filter(|ballot| !ballot.until.has_come(now)) {
             all.entry(ballot.of).or_default().push(*ballot);
         }
         for (of, known) in shares {

@@ -402,7 +402,7 @@ impl Escrow {
     fn enter_view(&mut self, now: Moment) {
         let timing = self.host.settings.timing;
         let members = self.host.there(now, self.home.delegation(&timing) / 2);
-        self.host.lingers = members.len() > self.host.members.len();
+        self.host.lingers = members.len() != self.host.members.len();
         if self.host.views.enter(now, &members) {
             // Owners by this view know nothing of any key yet: all is told and divided again at once.
             self.held.owners_changed();
@@ -506,7 +506,7 @@ impl Escrow {
 
     /// Whether no other host can use anything, and none is there that could be delegated to.
     fn alone(&self, now: Moment) -> bool {
-        let Self { host, home, votes, owned, .. } = self;
+        let Self { host, home, owned, .. } = self;
         let me = host.settings.me;
         // All of WHOLE is here (I1), and nothing that was given out of it lasts: neither by this run's books nor,
         // after `quiet`, by an earlier run's.
@@ -514,11 +514,11 @@ impl Escrow {
             && host.home_lease == Moment(u64::MAX)
             && self.excess.homes == Share::WHOLE
             && home.state.outgoing.is_empty()
-            && (now >= host.quiet || host.settings.alone)
+            && (!host.is_quiet(now) || host.settings.alone)
             && host.sees_nobody()
-            && host.views.earlier_until() <= now
-            && host.peers.values().all(|peer| peer.lent <= now)
-            && votes.bind_nobody(now, me)
+            && host.views.earlier_until().has_come(now)
+            // A vote for another host lasts no longer than what is delegated to that with it.
+            && host.peers.values().all(|peer| peer.lent.has_come(now))
             && owned.granted(me) == 0
             && !owned.lends()
     }

@@ -165,7 +165,7 @@ impl Owned {
     /// What this host grants itself.
     pub(super) fn mine(&self, now: Moment, key: KeyId, me: HostId) -> Option<(Share, Moment)> {
         let given = self.keys.get(&key)?.claims.get(me)?.given.last()?;
-        (given.end > now).then_some((given.share, given.end))
+        (!given.end.has_come(now)).then_some((given.share, given.end))
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -311,7 +311,7 @@ impl Owned {
             .map(|(host, claim)| {
                 let Known { reached, floor, weight } =
                     hosts.find(host).copied().unwrap_or_default();
-                let counts = reached && now.since(claim.heard) < silent;
+                let counts = reached && claim.heard.is_recent(now, silent);
                 let demand = if counts { claim.demand } else { Share::NONE };
                 Wanted { demand, floor, weight, current: claim.current() }
             })

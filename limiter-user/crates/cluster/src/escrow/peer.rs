@@ -127,7 +127,7 @@ impl Peer {
     /// When what is given now for so long ends, if it is not over yet.
     pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<Moment> {
         // A lease answers the latest message: it counts from when that came, not from now (I8).
-        self.heard().map(|heard| heard.after(span)).filter(|end| *end > now)
+        self.heard().map(|heard| heard.after(span)).filter(|end| !end.has_come(now))
     }
 
     /// When its latest moment came.
@@ -137,12 +137,12 @@ impl Peer {
 
     /// Whether it has been heard lately.
     pub(super) fn alive(&self, now: Moment, span: Duration) -> bool {
-        self.theirs.is_some() && now.since(self.heard) < span
+        self.theirs.is_some() && self.heard.is_recent(now, span)
     }
 
     /// Whether it has lately told that it hears this host.
     pub(super) fn hears(&self, now: Moment, span: Duration) -> bool {
-        self.echoed.is_some_and(|echoed| now.since(echoed) < span)
+        self.echoed.is_some_and(|echoed| echoed.is_recent(now, span))
     }
 
     /// Whether it has something or may be given something to use. Who leaves only hands on what comes once it had nothing.
@@ -152,7 +152,7 @@ impl Peer {
 
     /// Whether something that was given to or by it may still matter.
     pub(super) fn needed(&self, now: Moment, far: Duration) -> bool {
-        self.alive(now, far) || self.lent.max(self.renewed) > now
+        self.alive(now, far) || !self.lent.max(self.renewed).has_come(now)
     }
 
     /// Takes what it delegates until then; whether that is much more than before by the same views. Each message gives for
@@ -165,8 +165,8 @@ impl Peer {
         amount: Amount,
         views: &[ViewId],
     ) -> bool {
-        self.delegations.retain(|known| known.until > now);
-        if amount == Amount::default() || until <= now || views.is_empty() {
+        self.delegations.retain(|known| !known.until.has_come(now));
+        if amount == Amount::default() || until.has_come(now) || views.is_empty() {
             return false;
         }
         let mut alike = self.delegations.iter().filter(|known| *known.views == *views);
@@ -193,7 +193,7 @@ impl Peer {
     }
 
     pub(super) fn due(&self, now: Moment) -> bool {
-        self.due.is_some_and(|due| due <= now)
+        self.due.is_some_and(|due| due.has_come(now))
     }
 
     /// A message goes out; its moment, later than that of all others to this host.

@@ -213,9 +213,9 @@ impl Escrow {
                     had == share && (until == end || !all && until > end && end > half)
                 }
                 // What has ended is the floor already.
-                (Some((_, end)), None) => end <= now,
+                (Some((_, end)), None) => end.has_come(now),
                 // A grant of nothing ends what an earlier run had told the kernel: it is about to be acknowledged.
-                (None, None) => now >= self.host.quiet || held.grants.is_empty(),
+                (None, None) => !self.host.is_quiet(now) || held.grants.is_empty(),
                 (None, Some(_)) => false,
             };
             if same {
@@ -239,7 +239,7 @@ impl Escrow {
     ) -> Option<(Share, Moment)> {
         let settings = &self.host.settings;
         // What it was given may have ended where its clock was wrong.
-        if now < self.host.takes {
+        if !self.host.takes.has_come(now) {
             return None;
         }
         let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));
@@ -250,7 +250,7 @@ impl Escrow {
             }
         };
         // The sum ends with its first part: one word has one end, and the next poll renews it.
-        for (_, taken) in held.grants.iter().filter(|(_, taken)| taken.until > now) {
+        for (_, taken) in held.grants.iter().filter(|(_, taken)| !taken.until.has_come(now)) {
             add(taken.share, taken.until);
         }
         if let Some((mine, end)) = self.owned.mine(now, key, settings.me) {

@@ -113,7 +113,7 @@ impl Pools {
             expected: Share::NONE,
         };
         // Others may go by grants of an earlier run, which these books do not know: there is nothing to divide yet.
-        if now < host.quiet {
+        if host.is_quiet(now) {
             return pools;
         }
         let (timing, lent) = (host.settings.timing, home.lent(&host.settings));

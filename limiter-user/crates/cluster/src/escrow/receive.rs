@@ -41,11 +41,11 @@ impl Escrow {
             if host.take_delegation(now, base, from, message) {
                 owned.all_dirty();
             }
-            if now >= host.takes {
+            if host.takes.has_come(now) {
                 held.take_grants(now, base, (from, latest), message, host);
             }
             // What an earlier run of this host has lent of such loans is unknown to these books.
-            if now >= host.quiet {
+            if !host.is_quiet(now) {
                 owned.take_loans(now, base, (from, latest), message, &host.settings);
             }
             if let Some(peer) = host.peers.get_mut(&from) {

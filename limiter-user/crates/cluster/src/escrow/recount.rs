@@ -218,7 +218,7 @@ impl Recount {
             home: home.state.home,
             renewed: (now >= self.knows).then(|| {
                 // Also of those that have nothing, as far as is known: some may be on its way to them.
-                let may = |peer: &Peer| peer.renewed > now && peer.stays();
+                let may = |peer: &Peer| !peer.renewed.has_come(now) && peer.stays();
                 let renewed = host.peers.iter().filter(|(_, peer)| may(peer));
                 Standing::sum(renewed.map(|(host, _)| *host))
             }),
@@ -446,7 +446,8 @@ impl Recount {
                 || !self.forgotten.is_empty()
                 || host.settings.planted(Planted::AllCount))
             && self.is_majority(present.voters(|_| true), era);
-        if !(due && may && self.running.is_none() && now >= self.next && now >= host.quiet) {
+        if !(due && may && self.running.is_none() && self.next.has_come(now) && !host.is_quiet(now))
+        {
             return;
         }
         let promised = present.hosts.values().map(|known| known.standing.promised).max();

@@ -23,6 +23,6 @@ impl HeldLease {
 
     /// Whether there is something of it now.
     pub(super) fn counts(&self, now: Moment) -> bool {
-        self.until > now && !self.share.is_none()
+        !self.until.has_come(now) && !self.share.is_none()
     }
 }

@@ -216,7 +216,7 @@ impl Views {
             next = self.older.remove(at);
         }
         let left = std::mem::replace(&mut self.present, next);
-        if left.until > now {
+        if !left.until.has_come(now) {
             // What was delegated under it counts until then, so messages must go on to list it (I6).
             self.older.push(left);
         }
@@ -233,7 +233,7 @@ impl Views {
     /// Lists no more what nothing is outstanding under; whether there was any.
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         let before = self.older.len();
-        self.older.retain(|lent| lent.until > now);
+        self.older.retain(|lent| !lent.until.has_come(now));
         self.older.len() < before
     }
 
