@@ -129,3 +129,49 @@ impl Grantee {
         changed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KeyId;
+
+    fn report(demand: u64) -> Report {
+        let (key, demand) = (KeyId::from_hash(1), Share::from_units(demand));
+        Report { key, demand, in_use: 0, majority: false }
+    }
+
+    #[test]
+    fn how_much_more_is_wanted_than_was_granted_changes_nothing() {
+        // More than 51/50 of what it has, floor included: it has said that it wants more.
+        for (had, changes) in [(102_000, true), (102_001, false)] {
+            let mut claim = Grantee::default();
+            claim.give(Share::from_units(90_000));
+            let mut hear = |sent: u64, demand: u64| {
+                let floor = Share::from_units(10_000);
+                claim.hear(Moment(9), Moment(sent), None, &report(demand), floor)
+            };
+            assert!(hear(1, had));
+            assert_eq!(hear(2, 2 * had), changes, "{had}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_said_is_forgotten_when_nothing_more_is() {
+        let mut claim = Grantee::default();
+        claim.give(Share::from_units(5));
+        claim.given[0].first = Some(Moment(1));
+        claim.give(Share::from_units(7));
+        claim.let_end();
+        assert_eq!((claim.outstanding(), claim.dirty), (Share::from_units(5), false));
+    }
+
+    #[test]
+    fn a_grant_is_lowered_always_and_raised_only_if_it_is_worth_a_message() {
+        let mut claim = Grantee::default();
+        let free = Share::WHOLE;
+        for (target, current) in [(400, 400), (401, 400), (402, 402), (401, 401), (0, 0)] {
+            claim.set(Share::from_units(target), free);
+            assert_eq!(claim.current(), Share::from_units(current), "{target}");
+        }
+    }
+}

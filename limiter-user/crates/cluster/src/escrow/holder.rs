@@ -414,3 +414,24 @@ fn former_owners(host: &Host, now: Moment, key: KeyId, owner: HostId) -> Vec<Hos
     }
     former
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::escrow::Settings;
+
+    #[test]
+    fn grants_of_so_many_owners_count() {
+        let mut host = Host::new(Settings::new(HostId(1), 1), Moment(0), Moment(0));
+        let (key, share) = (KeyId::from_hash(1), Share::from_units(1));
+        let mut held = Held::default();
+        held.demand(Moment(1), key, Share::WHOLE, false, Share::NONE);
+        let grants = vec![Grant { key, share, number: 1 }];
+        let granted_for = Duration::from_millis(500);
+        let message = Message { grants, granted_for, ..Message::default() };
+        for owner in 1..OWNERS as u64 + 2 {
+            held.take_grants(Moment(1), Moment(1), (HostId(owner), true), &message, &mut host);
+        }
+        assert_eq!(held.keys[&key].grants.len(), OWNERS);
+    }
+}

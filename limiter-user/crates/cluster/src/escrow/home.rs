@@ -408,3 +408,26 @@ impl Home {
         Some(short)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledgement_is_of_its_sender_s_transfers_alone() {
+        let (one, other) = (HostId(1), HostId(2));
+        let transfers = [1, 2].map(|number| Transfer { number, share: Share::from_units(1) });
+        let outgoing = vec![(one, transfers[0]), (other, transfers[1])];
+        let state = PersistentState { outgoing, last_transfer: 2, ..PersistentState::default() };
+        let mut home = Home::new(state, Moment(100));
+        let message = Message { received: vec![1], ..Message::default() };
+        for changes in [true, false] {
+            home.take_acknowledgements(one, &message, &Settings::new(HostId(3), 1));
+            assert_eq!(home.state.outgoing, [(other, transfers[1])]);
+            assert_eq!(home.take_changed(), changes);
+        }
+        // The other one still waits for its time.
+        assert_eq!(home.transfers(Moment(99), other), []);
+        assert_eq!(home.transfers(Moment(100), other), [transfers[1]]);
+    }
+}

@@ -343,3 +343,17 @@ impl Host {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_hosts_the_longer_between_two_messages_up_to_a_fifth_of_a_second() {
+        let mut host = Host::new(Settings::new(HostId(1), 1), Moment(0), Moment(0));
+        for (peers, ms) in [(0, 10), (31, 10), (32, 20), (64, 30), (1_000, 200)] {
+            host.peers = (0..peers).map(|peer| (HostId(peer), Peer::default())).collect();
+            assert_eq!(host.gap(), Duration::from_millis(ms), "{peers} hosts");
+        }
+    }
+}

@@ -426,3 +426,27 @@ pub(super) struct Said<'a> {
     /// A fault: loans last longer than what they are made of.
     pub(super) outlives: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_one_number_the_latest_word_of_the_lender_counts() {
+        let (key, lender) = (KeyId::from_hash(1), HostId(2));
+        let mut far = Far::default();
+        far.borrowed.get_or_add(lender, 1);
+        let (now, end) = (Moment(1), Moment(9));
+        for (number, latest, units, has) in
+            [(0, true, 5, 0), (7, false, 4, 4), (7, false, 3, 4), (7, true, 2, 2), (6, true, 3, 2)]
+        {
+            let (share, lasts) = (Share::from_units(units), Duration::ZERO);
+            let loan = Loan { key, share, number, lasts };
+            far.take(now, (lender, latest), &loan, end, end, false);
+            assert_eq!(far.borrowed(now), Share::from_units(has), "{loan:?}");
+        }
+        let loan = Loan { key, share: Share::WHOLE, number: 8, lasts: Duration::ZERO };
+        assert!(!far.take(now, (HostId(3), true), &loan, end, end, false), "nothing was asked");
+        assert!(!far.take(end, (lender, true), &loan, end, end, false), "it is over");
+    }
+}

@@ -1,5 +1,6 @@
 //! The shares of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
 
+mod bounds;
 mod copies;
 mod every;
 mod good;
