@@ -33,15 +33,28 @@ Random schedules of faults, as `limiter simulate nemesis` has them:
 |---|---:|---|
 ";
 
+/// What is said before the table of schedules with coarse clocks.
+const COARSE_NEMESIS: &str = "
+Others with clocks that go on in steps of 1.25 ms: what ends at one moment and what begins meet.
+
+| seeds | hosts | digest |
+|---|---:|---|
+";
+
 /// Hosts of each scenario.
 const HOSTS: usize = 5;
 /// The seed of each.
 const SEED: u64 = 1;
 /// A coarse step of traffic: the page is about hosts.
 const TICK: Span = Span(Duration::from_millis(10));
-/// Rows of random schedules, and how many are in a row.
-const ROWS: u64 = 6;
-const IN_A_ROW: u64 = 10;
+/// Random schedules in a row.
+const IN_A_ROW: usize = 10;
+/// Hosts of each row of them.
+const ROWS: [usize; 10] = [HOSTS, HOSTS, HOSTS, HOSTS, HOSTS, HOSTS, 3, 3, 9, 9];
+/// The same of those with coarse clocks.
+const COARSE_ROWS: [usize; 6] = [3, 3, HOSTS, HOSTS, 9, 9];
+/// Leases are whole numbers of it, and what is used of a lease, too.
+const COARSE: Span = Span(Duration::from_micros(1_250));
 
 /// The page.
 ///
@@ -59,10 +72,19 @@ pub(super) fn lines() -> Result<impl Iterator<Item = String>, Invalid> {
         Ok(Scenario { tick: TICK, ..scenario.with_hosts(hosts)? })
     };
     let scenarios = scenarios.map(fit).collect::<Result<Vec<_>, Invalid>>()?;
-    let first = |number: u64| 1 + number * IN_A_ROW;
     let text = |text: &'static str| text.lines().map(str::to_owned);
-    let rows = scenarios.into_iter().map(|it| row(&it, &run(&it, SchemeKind::Escrow, SEED)));
-    Ok(text(SCENARIOS).chain(rows).chain(text(NEMESIS)).chain((0..ROWS).map(first).map(schedules)))
+    let scenarios = scenarios.into_iter().map(|it| row(&it, &run(&it, SchemeKind::Escrow, SEED)));
+    let firsts = (1_u64..).step_by(IN_A_ROW);
+    let rows = firsts.clone().zip(ROWS).map(|(first, hosts)| schedules(first, hosts, |it| it));
+    let coarse = firsts.skip(ROWS.len()).zip(COARSE_ROWS);
+    let coarse = coarse.map(|(first, hosts)| schedules(first, hosts, coarsen));
+    let scenarios = text(SCENARIOS).chain(scenarios);
+    Ok(scenarios.chain(text(NEMESIS)).chain(rows).chain(text(COARSE_NEMESIS)).chain(coarse))
+}
+
+fn coarsen(scenario: Scenario) -> Scenario {
+    // A clock that is wrong as well would leave nothing of what leases allow for.
+    Scenario { resolution: COARSE, drift: 0.0, ..scenario }
 }
 
 fn row(scenario: &Scenario, outcome: &Outcome) -> String {
@@ -78,11 +100,11 @@ fn row(scenario: &Scenario, outcome: &Outcome) -> String {
 }
 
 /// The row of random schedules from a seed on.
-fn schedules(first: u64) -> String {
-    let last = first + IN_A_ROW - 1;
+fn schedules(first: u64, hosts: usize, with: fn(Scenario) -> Scenario) -> String {
+    let last = first + IN_A_ROW as u64 - 1;
     let digest = (first..=last).fold(0, |all, seed| {
-        let schedule = nemesis::schedule(seed, &[HOSTS]);
+        let schedule = with(nemesis::schedule(seed, &[hosts]));
         mix(all ^ run(&schedule, SchemeKind::Escrow, seed).digest)
     });
-    format!("| {first} to {last} | {HOSTS} | {digest:016x} |")
+    format!("| {first} to {last} | {hosts} | {digest:016x} |")
 }

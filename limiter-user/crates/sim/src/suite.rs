@@ -11,6 +11,7 @@ use model::Invalid;
 const TEXTS: &[(&str, &str)] = &[
     ("spread", include_str!("suite/spread.toml")),
     ("zipf", include_str!("suite/zipf.toml")),
+    ("many", include_str!("suite/many.toml")),
     ("one", include_str!("suite/one.toml")),
     ("step", include_str!("suite/step.toml")),
     ("hopping", include_str!("suite/hopping.toml")),
