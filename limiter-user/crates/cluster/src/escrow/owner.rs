@@ -168,11 +168,6 @@ impl Owned {
         (!given.end.has_come(now)).then_some((given.share, given.end))
     }
 
-    fn remove(&mut self, key: KeyId) {
-        self.keys.remove(&key);
-        self.far.remove(&key);
-    }
-
     /// Takes a report that answers `echo`; false if there are too many keys.
     pub(super) fn report(
         &mut self,
@@ -297,9 +292,6 @@ impl Owned {
         key.ending = pool < sum && !owns;
         if key.ending {
             key.let_end();
-            if key.claims.is_empty() && key.far.as_ref().is_none_or(|far| far.is_empty()) {
-                self.remove(id);
-            }
             return;
         }
         // A host that crashed keeps nothing from the others for long; a few lost reports lower nobody.

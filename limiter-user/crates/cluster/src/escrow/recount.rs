@@ -192,7 +192,7 @@ impl Recount {
     /// Whether this host, which leaves and has nothing, may go: once it does not count, or if the others do not see to that.
     pub(super) fn lets_go(&mut self, now: Moment, host: &Host, home: &Home) -> bool {
         let since = *self.empty.get_or_insert(now);
-        !home.state.era.counts || host.sees_nobody() || now.since(since) > 3 * STEP
+        !home.state.era.counts || host.sees_nobody() || !since.is_recent(now, 3 * STEP)
     }
 
     /// What this host asks of another one at present.
@@ -261,8 +261,8 @@ impl Recount {
         }
         let Some(running) = &self.running else { return };
         let wait = grace(home.longest(&host.settings.timing));
-        if running.ask.attempt != home.state.era.promised || now.since(running.since) > STEP + wait
-        {
+        let lasts = running.since.is_recent(now, STEP + wait);
+        if running.ask.attempt != home.state.era.promised || !lasts {
             // Somebody does not answer, or another attempt is under way.
             return self.stop(now);
         }

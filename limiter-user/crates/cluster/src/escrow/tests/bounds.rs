@@ -189,6 +189,18 @@ fn who_has_everything_is_alone_as_soon_as_what_it_delegated_has_ended() {
 }
 
 #[test]
+fn who_has_everything_is_not_alone_while_another_region_may_count_on_a_loan() {
+    let mut pair = Pair::new(Settings::new(ME, 100), Share::WHOLE);
+    pair.escrow.set_members(pair.now, &BTreeMap::new());
+    pair.poll(2_000);
+    assert_eq!(pair.escrow.without_end(pair.now), Share::WHOLE);
+    pair.escrow.owned.ask(pair.now, OTHER, Moment(1), None, &wants(KEY, Share::WHOLE));
+    let far = pair.escrow.owned.keys.get_mut(&KEY).and_then(|key| key.far.as_mut());
+    far.unwrap().lent_mut().for_each(|(_, claim)| claim.give(Share::from_units(1)));
+    assert_eq!(pair.escrow.without_end(pair.now), pair.escrow.floor());
+}
+
+#[test]
 fn what_must_outlast_a_restart_is_kept_when_it_changes() {
     let mut pair = pair();
     assert!(!pair.poll(200).keep);
