@@ -481,3 +481,24 @@ fn patience(host: &Host) -> Duration {
     let waits = !settings.planted(Planted::HomeLeaseNotWaited);
     if waits { grace(settings.timing.home_lease) } else { Duration::ZERO }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_voids_what_was_accepted_in_earlier_ones() {
+        let [one, two] = [1, 2].map(|number| Attempt { number, by: HostId(1) });
+        let mut era = Era::first();
+        // Its founder has counted itself.
+        assert_eq!((era.tally.hosts, era.counts), (1, true));
+        let tally = Tally::default();
+        assert!(era.take(Ask { attempt: one, step: Step::Accept(tally) }));
+        era.take(Ask { attempt: one, step: Step::Void });
+        assert_eq!(era.accepted, Some((one, tally)));
+        assert!(era.take(Ask { attempt: two, step: Step::Void }));
+        assert_eq!(era.accepted, None);
+        assert!(!era.take(Ask { attempt: one, step: Step::Accept(tally) }));
+        assert_eq!((era.accepted, era.promised), (None, two));
+    }
+}

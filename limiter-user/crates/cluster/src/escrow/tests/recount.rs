@@ -102,6 +102,20 @@ fn what_an_operator_forgets_comes_back_at_once() {
     }
 }
 
+#[test]
+fn it_is_enough_to_tell_one_host_that_another_is_gone() {
+    let mut world = settled(3, 1, false);
+    gone(&mut world, 0);
+    world.run(500);
+    let lost = world.hosts[0].id;
+    // Not the first one, which counts anyway once the lease has ended.
+    let told = if world.hosts[1].id < world.hosts[2].id { 2 } else { 1 };
+    world.hosts[told].escrow.as_mut().unwrap().forget_host(lost, Forget::Now);
+    world.run(4_000);
+    let after = used(&mut world);
+    assert!(after > 0.99, "{after}");
+}
+
 /// A host is cut off from all others, which all see.
 pub(super) fn cut_off(world: &mut World, at: usize) {
     let id = world.hosts[at].id;
