@@ -39,7 +39,8 @@ pub struct Message {
     pub asks: Vec<Report>,
     /// What the receiver, the owner of keys in another region, may pass on.
     pub loans: Vec<Loan>,
-    /// Whether the sender gives for as long as is needed between regions. From its first such message on it always does.
+    /// Whether the sender gives for as long as is needed between regions and over long ways. From its first such message on it
+    /// always does.
     pub far: bool,
     /// Home shares on their way to the receiver, until it has acknowledged them.
     pub transfers: Vec<Transfer>,

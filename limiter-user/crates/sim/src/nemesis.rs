@@ -34,7 +34,7 @@ const MAX_FAULTS: usize = 6;
 /// How long after the last fault seconds count as without any: failure detection, and the longest lease with what goes
 /// on by it.
 const SETTLE: f64 = 6.0;
-/// The same between regions, whose leases are longer.
+/// The same over long ways, where leases are longer.
 const FAR_SETTLE: f64 = 12.0;
 /// How long home shares move there.
 const FAR_MOVES: f64 = 60.0;
@@ -154,6 +154,7 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
     // One of its own, so that seeds mean what they did without it.
     let mut conforms = Rng::new(seed).fork(0x636f_6e66);
     let mut places = Rng::new(seed).fork(0x7265_6769);
+    let mut ways = Rng::new(seed).fork(0x7761_7973);
     let hosts = sizes.get(rng.below(sizes.len())).copied().unwrap_or(3);
     let policies = [Partition::Auto, Partition::MajorityReclaim, Partition::Conservative];
     let policy = policies[rng.below(policies.len())];
@@ -166,7 +167,7 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         at: span(rng.between(FAULTS.0, FAULTS.1)),
         ..Demand::default()
     };
-    let network = Conditions {
+    let mut network = Conditions {
         delay: span(rng.between(0.000_2, 0.005)),
         jitter: span(rng.between(0.0, 0.01)),
         duplicate: if rng.chance(0.3) { rng.between(0.0, 0.2) } else { 0.0 },
@@ -176,8 +177,13 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         true => ["east", "north", "west"][..2 + places.below(2)].iter().map(region).collect(),
         false => Vec::new(),
     };
+    let slow = regions.is_empty() && ways.chance(0.15);
+    if slow {
+        network.delay = span(ways.between(0.15, 0.3));
+        network.jitter = span(ways.between(0.0, 0.1));
+    }
     // Else a cluster would never count anew within a run. Longer than what hosts give each other, all the same.
-    let short = if regions.is_empty() { 2.0 } else { 8.0 };
+    let short = if regions.is_empty() && !slow { 2.0 } else { 8.0 };
     let home_lease = if rng.chance(0.5) { short } else { 600.0 };
     let between = (!regions.is_empty()).then(|| Conditions {
         delay: span(places.between(0.005, 0.08)),
@@ -229,7 +235,7 @@ fn region(name: &&str) -> RegionPart {
 
 /// Gives a scenario its end: some seconds after the last fault.
 fn settle(mut scenario: Scenario) -> Scenario {
-    let far = !scenario.regions.is_empty();
+    let far = scenario.is_far();
     // Home shares take a while to move or to be handed over, and longer between regions.
     let moves = if far { FAR_MOVES } else { SETTLE };
     let end = |fault: &Spanned<Fault>| {

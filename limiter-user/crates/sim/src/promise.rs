@@ -10,9 +10,11 @@ use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
 const DRIFT: f64 = 0.001;
 /// What a host may use without asking anybody.
 const FLOOR: f64 = 0.05;
-/// The longest lease, s, and the same between regions.
+/// The longest lease, s, and the same over long ways.
 const LEASE: f64 = 1.5;
 const FAR_LEASE: f64 = 4.0;
+/// From which delay on a way is long, s.
+const FAR_DELAY: f64 = 0.1;
 /// What home shares may add up to above the whole before they are scaled.
 const NOISE: f64 = 1.0 / 256.0;
 
@@ -20,6 +22,8 @@ const NOISE: f64 = 1.0 / 256.0;
 /// until it has its share: what it asks for, that another one is to have less, that it has, and the share.
 const FIRST_LOOK: f64 = 0.06;
 const TRIPS: f64 = 4.0;
+/// How long hosts of one region take to see that they are far from each other, s: only then grants last as long as they need.
+const LEARNS: f64 = 7.0;
 /// What it loses while the host that it came to before has not missed it yet, which takes twelve packets, and both share what
 /// there is.
 const FORMER: u64 = 2;
@@ -91,6 +95,11 @@ impl Scenario {
         }
     }
 
+    /// Whether hosts are so far from each other that leases are longer.
+    pub(super) fn is_far(&self) -> bool {
+        !self.regions.is_empty() || self.network.delay.seconds() >= FAR_DELAY
+    }
+
     /// What a host drops of a conforming source that is new to it, where enough can be used.
     fn first_lost(&self) -> u64 {
         // Who leaves is no fault, but what it has divided is missing for as long as a lease.
@@ -100,7 +109,8 @@ impl Scenario {
         let far = self.between.unwrap_or(self.network);
         let trip = far.delay.seconds() + far.jitter.seconds();
         let half = self.rate.per_second() / 2.0;
-        1 + FORMER + (half * (FIRST_LOOK + TRIPS * trip)).ceil() as u64
+        let learns = if self.is_far() && self.regions.is_empty() { LEARNS } else { 0.0 };
+        1 + FORMER + (half * (FIRST_LOOK + TRIPS * trip + learns)).ceil() as u64
     }
 
     /// Whether shares are counted anew within the run.
@@ -136,7 +146,7 @@ impl Scenario {
             FaultKind::Restore => 1.0 + burst,
             // Its buckets fill by its clock, and leases overlap by as much as clocks differ.
             FaultKind::Clock => {
-                let lease = if self.regions.is_empty() { LEASE } else { FAR_LEASE };
+                let lease = if self.is_far() { FAR_LEASE } else { LEASE };
                 let home_lease = if self.counts_anew() { self.home_lease.seconds() } else { 0.0 };
                 fault.rate.abs() * (1.0 + 2.0 * lease + home_lease)
             }

@@ -19,6 +19,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("diurnal", include_str!("suite/diurnal.toml")),
     ("loss", include_str!("suite/loss.toml")),
     ("far", include_str!("suite/far.toml")),
+    ("satellite", include_str!("suite/satellite.toml")),
     ("partition", include_str!("suite/partition.toml")),
     ("one-way", include_str!("suite/one-way.toml")),
     ("pause", include_str!("suite/pause.toml")),

@@ -177,6 +177,33 @@ fn a_machine_that_stood_still_is_not_starved_for_good() {
 }
 
 #[test]
+fn an_owner_that_counts_far_grants_for_less_than_they_last_is_found() {
+    // A lowered grant is lost now and then, and what it was lowered from lasts for seconds.
+    let far = scenario(
+        r#"
+        name = "far-hopping"
+        hosts = 5
+        policy = "conservative"
+        duration = "20s"
+        tick = "10ms"
+        [demand]
+        pattern = "hopping"
+        period = "3s"
+        [network]
+        delay = "300ms"
+        jitter = "100ms"
+        loss = 0.2
+        "#,
+    );
+    let sum = |seed: u64, bug: Option<Planted>| {
+        World::new(&far, seed, |birth| EscrowHost::new(birth, bug)).run().verdict.share_sum
+    };
+    let bug = Some(Planted::GrantHeldLonger);
+    assert!((1..=20).all(|seed| sum(seed, None) <= 1.0 + 1e-6));
+    assert!((1..=20).any(|seed| sum(seed, bug) > 1.0 + 1e-6));
+}
+
+#[test]
 fn neither_half_of_an_even_cluster_is_a_majority() {
     for hosts in [2, 4, 6, 8, 12] {
         let halves = scenario(&format!(

@@ -333,8 +333,9 @@ impl Held {
         message: &Message,
         host: &mut Host,
     ) {
-        let longest = host.settings.timing.grant;
-        // No longer than this host's own setting: `memory` must outlast every grant of a lower number (I5).
+        // By the message, not by what this host does: what comes after it is of owners who say so, too.
+        // No longer than its own setting: `memory` must outlast every grant of a lower number (I5).
+        let longest = host.settings.timing.longest_grant(message.far);
         let until = base.after(usable(message.granted_for.min(longest)));
         let memory = base.after(longest);
         let mut urgency = Urgency::None;

@@ -128,7 +128,7 @@ impl Home {
         self.changed = true;
     }
 
-    /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
+    /// From now on this host gives for as long as is needed over long ways. That is kept before it does so: after
     /// a restart it waits until all that it gave has ended.
     pub(super) fn go_far(&mut self) {
         self.changed |= !self.state.far;

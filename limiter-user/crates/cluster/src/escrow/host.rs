@@ -23,6 +23,10 @@ const GAP_HOSTS: u32 = 32;
 /// The most views that a message may list.
 const VIEWS: usize = 16;
 
+/// For how many rounds in turn a way has to be long until leases last longer. It is so for ever then: not for a network that
+/// was slow for some seconds.
+const FAR_ROUNDS: u32 = 32;
+
 /// Settings, views and peers, which nearly every decision reads. They are apart from what is decided with them, so that
 /// each part of the escrow changes its own books only.
 #[derive(Clone, Debug)]
@@ -43,6 +47,12 @@ pub(super) struct Host {
     pub(super) members: BTreeMap<HostId, Member>,
     /// Whether others are there besides: see [`Host::there`].
     pub(super) lingers: bool,
+    /// Whether grants last as long as the way to their holders needs.
+    grants_longer: bool,
+    /// When all were first seen to give for longer.
+    far_since: Option<Moment>,
+    /// When all grants that it has given have ended.
+    pub(super) granted: Moment,
     pub(super) views: Views,
     pub(super) peers: BTreeMap<HostId, Peer>,
     /// What this host delegates to itself.
@@ -60,6 +70,9 @@ impl Host {
             leaving: false,
             emptied: false,
             home_lease: start,
+            grants_longer: false,
+            far_since: None,
+            granted: start,
             views: Views::new(me, members.clone(), start),
             members,
             lingers: false,
@@ -94,7 +107,7 @@ impl Host {
             peer.answers(now, echo);
         }
         if latest {
-            peer.era = message.era;
+            (peer.era, peer.far) = (message.era, message.far);
         }
         Some((latest, echo))
     }
@@ -292,9 +305,47 @@ impl Host {
         let timing = self.settings.timing;
         // No grants go to other regions.
         let far = |(&host, peer): (&HostId, &Peer)| {
-            peer.alive(now, delegation) && peer.far(timing.grant * 3 / 10) && self.is_near(host)
+            peer.alive(now, delegation) && peer.takes(timing.grant * 3 / 10) && self.is_near(host)
         };
         if self.peers.iter().any(far) { timing.every / 2 } else { timing.every }
+    }
+
+    /// Whether there is a way to another host on which most of a grant is over when it comes, for many rounds in turn.
+    pub(super) fn is_far(&mut self, now: Moment, delegation: Duration) -> bool {
+        let most = self.settings.timing.grant * 3 / 5;
+        for peer in self.peers.values_mut() {
+            // Who hears this host no more answers one moment for ever.
+            let answers = peer.alive(now, delegation) && peer.hears(now, delegation);
+            let slow = answers && peer.takes(most);
+            peer.slow_rounds = if slow { peer.slow_rounds + 1 } else { 0 };
+        }
+        self.peers.values().any(|peer| peer.slow_rounds >= FAR_ROUNDS)
+    }
+
+    /// How long a grant to a host lasts.
+    pub(super) fn grant(&self, to: HostId, peer: &Peer) -> Duration {
+        let timing = &self.settings.timing;
+        let longer = self.grants_longer && self.views.present().has(to);
+        if longer { peer.grant(timing) } else { timing.grant }
+    }
+
+    /// Works out whether grants may be longer: when all who are there delegate for longer, as grants are made of that. They
+    /// are made of loans, too, which are no longer: not where there are regions.
+    pub(super) fn look_at_ways(&mut self, now: Moment, far: bool) {
+        let view = self.views.present();
+        let is_far = |host| self.peers.get(&host).is_some_and(|peer| peer.far);
+        let mut others = view.iter().filter(|(host, _)| *host != self.settings.me);
+        let all = far && !view.has_regions() && others.all(|(host, _)| is_far(host));
+        // What others delegate rests on votes, which were for less time a moment ago.
+        let since = if all { *self.far_since.get_or_insert(now) } else { now };
+        self.grants_longer = all && now.since(since) >= self.settings.timing.delegation;
+    }
+
+    /// When all grants that were given by now, or are given now, have ended.
+    pub(super) fn grants_end(&self, now: Moment) -> Moment {
+        let grants = self.peers.iter().map(|(&to, peer)| self.grant(to, peer));
+        let longest = grants.max().unwrap_or_default().max(self.settings.timing.grant);
+        self.granted.max(now.after(longest))
     }
 
     /// Who gets a message now.

@@ -181,10 +181,16 @@ impl Timing {
         if far { self.far_delegation } else { self.delegation }
     }
 
+    /// The longest that a grant lasts, over long ways or not.
+    fn longest_grant(&self, far: bool) -> Duration {
+        // Half of what it is made of: of either much is over when it comes.
+        if far { self.grant.max(self.far_delegation / 2) } else { self.grant }
+    }
+
     /// The longest that anything is given for.
     fn longest(&self, far: bool) -> Duration {
         let loan = if far { self.loan_in.max(self.loan_out) } else { Duration::ZERO };
-        self.delegation(far).max(self.grant).max(loan)
+        self.delegation(far).max(self.longest_grant(far)).max(loan)
     }
 }
 
@@ -216,6 +222,8 @@ pub enum Planted {
     HomeLeaseNotWaited,
     /// A host uses its home share without a home lease.
     HomeLeaseNotNeeded,
+    /// An owner counts each grant to its usual end, though it was given for longer.
+    GrantHeldLonger,
     /// No fault: every host begins recounts, as where all have views of their own.
     AllCount,
 }
@@ -241,7 +249,7 @@ pub struct PersistentState {
     pub incoming: BTreeMap<HostId, u64>,
     /// A moment that no message has told yet.
     pub clock: Moment,
-    /// Whether it gives for as long as is needed between regions.
+    /// Whether it gives for as long as is needed between regions and over long ways.
     pub far: bool,
     /// What it knows of recounts.
     pub era: Era,

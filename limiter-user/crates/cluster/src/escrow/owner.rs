@@ -278,7 +278,7 @@ impl Owned {
         let majority = key.majority();
         let own_pool = bounds.of(key.pool(id, views, me, majority, &pools.short));
         key.claims.values_mut().for_each(|claim| claim.expire(now));
-        let soon = now.after(timing.grant);
+        let soon = pools.soon;
         let (mut borrowed, mut lent) = (Share::NONE, Share::NONE);
         if let Some(far) = &mut key.far {
             far.expire(now);
@@ -355,7 +355,7 @@ impl Owned {
                     claim.given.clear();
                     claim.given.extend(last.map(|given| IssuedLease {
                         first: Some(now),
-                        end: soon,
+                        end: now.after(timing.grant),
                         ..given
                     }));
                     claim.dirty = false;

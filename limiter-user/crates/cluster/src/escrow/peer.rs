@@ -7,11 +7,15 @@ use crate::message::Standing;
 use crate::{Moment, ViewId};
 use model::Share;
 
+use super::Timing;
 use super::majority::Ballot;
 
 /// How many delegations of one host are remembered: a host that gives away its home share delegates less each
 /// time, and what it delegated before holds until its end.
 const DELEGATIONS: usize = 24;
+
+/// How many times as long as a message and its answer take a grant lasts: one is over when it comes, and some may be lost.
+const GRANT_TRIPS: u32 = 4;
 
 /// How much is delegated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +94,10 @@ pub(super) struct Peer {
     pub(super) acknowledges: bool,
     /// How long it takes at least until it answers, as of late.
     trip: Option<Duration>,
+    /// For how many rounds in turn that has been long.
+    pub(super) slow_rounds: u32,
+    /// Whether it gives for as long as is needed over long ways, and so waits for as long after a restart.
+    pub(super) far: bool,
     pub(super) ballots: Vec<Ballot>,
     /// The latest moment that it was told.
     pub(super) last_sent: Moment,
@@ -120,8 +128,14 @@ impl Peer {
     }
 
     /// Whether so much of a lease is over when it comes.
-    pub(super) fn far(&self, span: Duration) -> bool {
+    pub(super) fn takes(&self, span: Duration) -> bool {
         self.trip.is_some_and(|trip| trip > span)
+    }
+
+    /// How long a grant to it has to last, if it waits for as long after a restart.
+    pub(super) fn grant(&self, timing: &Timing) -> Duration {
+        let trip = self.trip.unwrap_or_default();
+        (trip * GRANT_TRIPS).clamp(timing.grant, timing.longest_grant(self.far))
     }
 
     /// When what is given now for so long ends, if it is not over yet.

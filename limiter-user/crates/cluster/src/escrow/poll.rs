@@ -4,7 +4,7 @@ use crate::{HostId, KeyId, Message, Moment};
 use model::Share;
 
 use super::pools::Pools;
-use super::{Escrow, Granted, Outputs, Partition, holder, keys};
+use super::{Escrow, Granted, Outputs, Partition, Planted, holder, keys};
 
 /// A message that is being made.
 pub(super) struct Draft {
@@ -48,12 +48,16 @@ impl Escrow {
             if self.excess.add_up(now, &self.host, &self.home) {
                 self.held.touch_all();
             }
+            if !self.home.state.far && self.host.is_far(now, timing.delegation) {
+                self.home.go_far();
+            }
             // In step with its own clock, however late this poll is.
             let every =
                 self.host.round(now, self.home.delegation(&timing)).as_nanos().max(1) as u64;
             let since = now.0.saturating_sub(self.round.0);
             self.round = Moment(self.round.0 + (since / every + 1) * every);
         }
+        self.host.look_at_ways(now, self.home.state.far);
         self.home.hand_over(now, &mut self.host);
         self.host.emptied |= self.host.leaving && self.home.state.home.is_none();
         // From here on the home share is what it will be when the messages go out.
@@ -122,13 +126,17 @@ impl Escrow {
         }
         let mut drafts: Vec<Draft> = Vec::with_capacity(receivers.len());
         for to in receivers {
+            let granted_for = host.peers.get(&to).map_or(timing.grant, |peer| host.grant(to, peer));
             let peer = host.peers.entry(to).or_default();
-            let granted_until = peer.lease(now, timing.grant);
+            let shorter = host.settings.planted(Planted::GrantHeldLonger);
+            let booked = if shorter { timing.grant } else { granted_for };
+            let granted_until = peer.lease(now, booked);
+            host.granted = host.granted.max(granted_until.unwrap_or_default());
             let heard = peer.heard();
             let message = Message {
                 sent: peer.send(now),
                 echo: peer.theirs,
-                granted_for: timing.grant,
+                granted_for,
                 far,
                 ..Message::default()
             };

@@ -36,7 +36,9 @@ pub(super) struct Pools {
     pub(super) bounds: Bounds,
     /// What this host may use of every key without end.
     pub(super) floor: Share,
-    /// What lasts as long as a grant.
+    /// When all grants that were given by now, or are given now, have ended.
+    pub(super) soon: Moment,
+    /// What lasts until then.
     pub(super) short: Delegated,
     /// What lasts longer, in the order of moments, if anything is lent.
     pub(super) longer: Vec<Delegated>,
@@ -106,6 +108,7 @@ impl Pools {
         let mut pools = Self {
             bounds: excess.bounds(&host.settings),
             floor,
+            soon: host.grants_end(now),
             short: Delegated::default(),
             longer: Vec::new(),
             hosts: known_hosts(now, host, floor),
@@ -145,11 +148,11 @@ impl Pools {
             })
             .collect();
         let blind = host.settings.planted(Planted::ViewsNotCompared);
-        pools.short = delegated(&given, now.after(timing.grant), blind);
+        pools.short = delegated(&given, pools.soon, blind);
         if lends {
             // pool(t) at some t between a grant and the longest loan: a loan lasts to one of them, none longer.
-            let step = timing.loan_in.saturating_sub(timing.grant) / STEPS;
-            let until = |at| now.after(timing.grant + step * at);
+            let step = now.after(timing.loan_in).since(pools.soon) / STEPS;
+            let until = |at| pools.soon.after(step * at);
             pools.longer = (1..=STEPS).map(|at| delegated(&given, until(at), blind)).collect();
         }
         pools
@@ -162,7 +165,7 @@ fn known_hosts(now: Moment, host: &Host, own_floor: Share) -> Vec<(HostId, Known
     let view = host.views.present();
     let mut hosts: Vec<(HostId, Known)> = Vec::with_capacity(host.peers.len() + 1);
     for (&other, peer) in &host.peers {
-        let reached = peer.lease(now, host.settings.timing.grant).is_some();
+        let reached = peer.lease(now, host.grant(other, peer)).is_some();
         let floor = floor_beside(peer.offered.unwrap_or_default(), part);
         hosts.push((other, Known { reached, floor, weight: view.weight(other) }));
     }
