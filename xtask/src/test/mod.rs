@@ -50,7 +50,7 @@ impl Args {
     }
 }
 
-/// Runs what is asked for. The last line on stdout is the sum over all tests.
+/// Runs what is asked for. Last on stdout is what the failed tests said, once more, and the sum over all tests.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let (unit, e2e) = args.kinds();
     let mut total = Summary::default();
@@ -65,6 +65,8 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     if total.is_empty() {
         say("no test ran: does the filter match any?");
     }
+    // Thousands of lines ago, perhaps, and whoever reads the end of a log has no more.
+    total.messages().iter().for_each(|line| println!("{line}"));
     println!("{total}");
     Ok(if total.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -132,11 +134,13 @@ fn root_runner() -> Result<Vec<String>> {
 /// Runs one `cargo test`, passes its output on, and adds up its results.
 fn run_tests(test: Cmd, args: &Args, total: &mut Summary) -> Result<()> {
     let test = test.args(["--"]).args(&args.filter);
-    let mut sum = Summary::default();
+    let (mut sum, mut said) = (Summary::default(), Vec::new());
     let status = test.stream(|line| {
         println!("{line}");
         if let Some(result) = Summary::parse(line) {
-            sum.add(&result);
+            sum.add(&result.saying(std::mem::take(&mut said)));
+        } else if line == "failures:" || !said.is_empty() {
+            said.push(line.to_owned());
         }
     })?;
     total.add(&sum);
@@ -175,8 +179,13 @@ mod tests {
         // `sh -c SCRIPT --` takes the `--` for its name.
         let script = |text| Cmd::new(&tools::SH).args(["-c", text]);
         assert!(run_tests(script("exit 101"), &args, &mut total).is_err());
-        let counted = "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored;'; exit 101";
+        let counted = "echo 'running 3 tests
+failures:
+why
+test result: FAILED. 1 passed; 2 failed; 0 ignored;
+other'; exit 101";
         run_tests(script(counted), &args, &mut total).unwrap();
         assert_eq!(total.to_string(), "1 passed, 2 failed");
+        assert_eq!(total.messages(), ["failures:", "why"]);
     }
 }

@@ -8,11 +8,14 @@ pub(super) struct Summary {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// What the failed ones said.
+    messages: Vec<String>,
 }
 
 impl Summary {
     /// One failure that the test runner does not count.
-    pub(super) const FAILURE: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    pub(super) const FAILURE: Self =
+        Self { passed: 0, failed: 1, skipped: 0, messages: Vec::new() };
 
     /// Reads a closing line `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none if `line` is
     /// something else.
@@ -37,6 +40,17 @@ impl Summary {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.messages.extend_from_slice(&other.messages);
+    }
+
+    /// With what the failed tests said, as the test runner prints it from `failures:` on.
+    pub(super) fn saying(self, messages: Vec<String>) -> Self {
+        Self { messages, ..self }
+    }
+
+    /// What the failed tests said.
+    pub(super) fn messages(&self) -> &[String] {
+        &self.messages
     }
 
     /// Whether no test passed or failed.
@@ -71,13 +85,17 @@ impl fmt::Display for Summary {
 mod tests {
     use super::*;
 
+    fn of(passed: u64, failed: u64, skipped: u64) -> Summary {
+        Summary { passed, failed, skipped, messages: Vec::new() }
+    }
+
     #[test]
     fn reads_closing_lines() {
         let line = "test result: FAILED. 12 passed; 3 failed; 4 ignored; 0 measured; \
                     5 filtered out; finished in 0.02s";
-        assert_eq!(Summary::parse(line), Some(Summary { passed: 12, failed: 3, skipped: 4 }));
+        assert_eq!(Summary::parse(line), Some(of(12, 3, 4)));
         let line = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(Summary::parse(line), Some(Summary { passed: 1, failed: 0, skipped: 0 }));
+        assert_eq!(Summary::parse(line), Some(of(1, 0, 0)));
     }
 
     #[test]
@@ -91,7 +109,7 @@ mod tests {
     fn nothing_run_is_no_success() {
         let mut total = Summary::default();
         assert!(!total.is_success() && total.is_success_or_empty());
-        total.add(&Summary { passed: 2, failed: 0, skipped: 1 });
+        total.add(&of(2, 0, 1));
         assert!(total.is_success());
         assert_eq!(total.to_string(), "2 passed, 0 failed, 1 skipped");
         total.add(&Summary::FAILURE);
