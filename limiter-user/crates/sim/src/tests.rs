@@ -204,6 +204,46 @@ fn an_owner_that_counts_far_grants_for_less_than_they_last_is_found() {
 }
 
 #[test]
+fn hosts_with_short_home_leases_do_not_take_a_bad_network_for_long_ways() {
+    // They once gave delegations that no home lease covers: all had their floors for ever.
+    let bad = scenario(
+        r#"
+        name = "bad-network"
+        hosts = 8
+        duration = "36s"
+        warm_up = "32s"
+        tick = "5ms"
+        packets = true
+        rate = "20pps"
+        burst = "1600ms"
+        conforming = "one"
+        policy = "majority-reclaim"
+        home_lease = "2s"
+        [demand]
+        pattern = "one"
+        load = 5.0504693772951175
+        at = "11s 203ms 216us"
+        [network]
+        delay = "4640us"
+        jitter = "7499us"
+        [[fault]]
+        kind = "network"
+        at = "9s 955ms 667us"
+        for = "6s 46ms 782us"
+        [fault.network]
+        delay = "42377us"
+        jitter = "184661us"
+        loss = 0.38264550206432324
+        duplicate = 0.049378834803185424
+        late = 0.010044461964064966
+        late_by = "423638us"
+        "#,
+    );
+    let used = run(&bad, SchemeKind::Escrow, 94).verdict.utilisation;
+    assert!(used > 0.9, "{used}");
+}
+
+#[test]
 fn neither_half_of_an_even_cluster_is_a_majority() {
     for hosts in [2, 4, 6, 8, 12] {
         let halves = scenario(&format!(

@@ -312,7 +312,12 @@ impl Host {
 
     /// Whether there is a way to another host on which most of a grant is over when it comes, for many rounds in turn.
     pub(super) fn is_far(&mut self, now: Moment, delegation: Duration) -> bool {
-        let most = self.settings.timing.grant * 3 / 5;
+        let timing = &self.settings.timing;
+        // Nobody delegates for longer than a home lease still lasts.
+        if timing.home_lease < 2 * timing.longest(true) {
+            return false;
+        }
+        let most = timing.grant * 3 / 5;
         for peer in self.peers.values_mut() {
             // Who hears this host no more answers one moment for ever.
             let answers = peer.alive(now, delegation) && peer.hears(now, delegation);
