@@ -189,10 +189,15 @@ impl Recount {
         self.knows = until;
     }
 
-    /// Whether this host, which leaves and has nothing, may go: once it does not count, or if the others do not see to that.
+    /// Whether this host, which leaves and has nothing, may go: once it does not count, or if the others do not see to that
+    /// and are a majority without it. Who went before could leave so few that they never count anybody again.
     pub(super) fn lets_go(&mut self, now: Moment, host: &Host, home: &Home) -> bool {
+        let (era, span) = (&home.state.era, home.delegation(&host.settings.timing));
         let since = *self.empty.get_or_insert(now);
-        !home.state.era.counts || host.sees_nobody() || !since.is_recent(now, 3 * STEP)
+        let counts = |peer: &&Peer| peer.counts && peer.alive(now, span);
+        let others = || host.peers.values().filter(counts).count();
+        let may = || !since.is_recent(now, 3 * STEP) && self.is_majority(others(), era);
+        !era.counts || host.sees_nobody() || may()
     }
 
     /// What this host asks of another one at present.
@@ -362,10 +367,11 @@ impl Recount {
             }
             Step::Accept(tally) => {
                 // Who is not counted may have renewed the lease of one whose share is given out, until it accepted.
-                let renews_nobody = Some(Standing::sum(std::iter::empty()));
+                let renews_nobody = Standing::sum(std::iter::empty());
+                let those = [renews_nobody, Standing::sum(counted.iter().copied())].map(Some);
                 let bound = |it: &Standing| {
                     let counted = it.counted == tally.counted;
-                    counted || tally.lacking.is_none() || it.renewed == renews_nobody
+                    counted || tally.lacking.is_none() || those.contains(&it.renewed)
                 };
                 let accepts = |it: &Standing| it.accepted == Some((attempt, tally)) && bound(it);
                 // What is used in the place of lost hosts by votes from before they were counted out has to end.
@@ -397,17 +403,18 @@ impl Recount {
         era: &Era,
     ) -> Option<Share> {
         let lacking = present.lacking(counted)?;
-        let known: Vec<_> =
-            present.hosts.iter().filter(|(host, _)| counted.contains(*host)).collect();
+        let mut voters = present.hosts.iter().filter(|(_, known)| known.counts);
         let renews_no_others = |(host, known): &(&HostId, &Known)| {
             let others = counted.iter().filter(|other| other != host);
-            !known.counts || known.standing.renewed == Some(Standing::sum(others.copied()))
+            known.standing.renewed == Some(Standing::sum(others.copied()))
         };
         let long = |since: Moment| now.since(since) >= patience(host);
-        // Who counts them out has renewed nothing in this era, and what was renewed in earlier ones has ended.
-        let voters = known.iter().filter(|(_, known)| known.counts).count();
-        let ended =
-            self.is_majority(voters, era) && known.iter().all(renews_no_others) && long(self.began);
+        // Who counts them out has renewed nothing in this era, and what was renewed in earlier ones has ended. One who leaves
+        // is asked again when it accepts.
+        let agree = voters.clone().filter(renews_no_others).count();
+        let ended = self.is_majority(agree, era)
+            && voters.all(|it| renews_no_others(&it) || !counted.contains(it.0))
+            && long(self.began);
         let off = self.forgotten.values().any(|how| *how == Forget::Now);
         let waits = !host.settings.planted(Planted::HomeLeaseNotWaited);
         let lost = self.lacking.is_some_and(long);

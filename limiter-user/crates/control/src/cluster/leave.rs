@@ -26,16 +26,7 @@ impl Cluster {
         let members = self.link.members.borrow().len();
         let left = self.order(Input::Leave).await?;
         let Ok(left) = timeout(patience, left).await else {
-            let shares = self.shares.borrow();
-            let rest = 100.0 * (shares.home + shares.on_the_way).part();
-            let message = format!(
-                "{rest:.1} % of the cluster's limits could not be handed over in {} s",
-                patience.as_secs()
-            );
-            return Err(Failure::new(exit::NEGATIVE, message).hint(
-                "see whether other hosts are there, with `limiter status`, and ask again; if this one ends now, \
-                 what it has lies idle until it is back",
-            ));
+            return Err(self.stays(patience));
         };
         let disbanded = left.map_err(ended)?;
         self.link.order(Command::Leave);
@@ -46,5 +37,27 @@ impl Cluster {
             disbanded,
             seconds: begun.elapsed().as_secs_f64(),
         })
+    }
+
+    /// That this host could not go in time, and why.
+    fn stays(&self, patience: Duration) -> Failure {
+        let shares = self.shares.borrow();
+        let rest = shares.home + shares.on_the_way;
+        let seconds = patience.as_secs();
+        if rest.is_none() {
+            let message = format!("the other hosts cannot do without this one after {seconds} s");
+            return Failure::new(exit::NEGATIVE, message).hint(
+                "its part is handed over, but too few others are there to count the lost ones out. Ask again later, or run \
+                 `limiter cluster forget` for hosts that are off for good",
+            );
+        }
+        let message = format!(
+            "{:.1} % of the cluster's limits could not be handed over in {seconds} s",
+            100.0 * rest.part(),
+        );
+        Failure::new(exit::NEGATIVE, message).hint(
+            "see whether other hosts are there, with `limiter status`, and ask again; if this one ends now, \
+             what it has lies idle until it is back",
+        )
     }
 }

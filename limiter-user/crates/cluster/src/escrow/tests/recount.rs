@@ -60,6 +60,23 @@ fn who_joins_counts_and_who_leaves_counts_no_more() {
 }
 
 #[test]
+fn who_leaves_stays_for_as_long_as_the_others_cannot_count_without_it() {
+    let mut world = settled(3, 0, false);
+    gone(&mut world, 2);
+    // One of three is left: it could never count the two others out.
+    world.leave(1);
+    world.run(6_000);
+    assert_eq!((world.hosts[1].left, world.hosts[1].disk().home), (false, Share::NONE));
+    world.run(2 * LEASE.as_millis() as u64);
+    assert!(world.hosts[1].left);
+    world.all_see_all();
+    world.run(6_000);
+    assert_eq!(world.hosts[0].disk().era.tally.hosts, 1);
+    let used = used(&mut world);
+    assert!(used > 0.99, "{used}");
+}
+
+#[test]
 fn what_a_lost_host_had_comes_back_after_its_lease() {
     for (seed, majority) in [(0, false), (1, true), (2, false), (3, true)] {
         let mut world = settled(3, seed, majority);
