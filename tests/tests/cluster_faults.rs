@@ -488,6 +488,7 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     println!(
         "0.8 of a limit at one host: {before:.3} of it passes before, then {at_once:.3}, then {in_the_end:.3}"
     );
+    assert!(at_once.min(in_the_end) > 0.85, "{at_once} {in_the_end}");
     let little = watch_little.stop().utilisation(5.0, 2.0, to);
     println!("less than a floor: {little:.3} of it passes");
     assert!(little > 0.9, "{little}");

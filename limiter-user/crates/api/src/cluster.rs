@@ -50,6 +50,9 @@ pub struct ClusterStatus {
     /// divide among hosts.
     #[serde(default)]
     pub left_out: u64,
+    /// Sources beside them that have half of the host's own part here, because it has no room to divide them.
+    #[serde(default)]
+    pub untracked: u64,
     /// Messages about shares that were sent.
     pub messages: u64,
     /// Messages that were not sent, because what had to be done before could not be.
@@ -70,14 +73,18 @@ impl ClusterStatus {
 
     /// It in a line.
     pub(super) fn summary(&self) -> String {
-        let Self { name, members, home, sources, limited, .. } = self;
+        let Self { name, members, home, sources, limited, untracked, .. } = self;
         let home = 100.0 * home;
+        let untracked = match untracked {
+            0 => String::new(),
+            _ => format!(", {untracked} more than can be shared"),
+        };
         match (self.joined, self.left) {
             (_, true) => format!("{name} has left"),
             (false, _) => format!("{name} belongs to none yet"),
             _ => format!(
                 "{name}, {members} hosts, {home:.1} % of limits at home, {sources} sources shared, {limited} \
-                 limited"
+                 limited{untracked}"
             ),
         }
     }

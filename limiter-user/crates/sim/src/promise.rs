@@ -215,8 +215,8 @@ fn is_lost(fault: &Fault) -> bool {
 
 /// Whether hosts are up, or come back, and others may take them for lost.
 fn is_apart(fault: &Fault) -> bool {
-    use FaultKind::{Clock, Disk, Join, Leave, Policy, Weight};
-    !matches!(fault.kind, Clock | Disk | Join | Leave | Policy | Weight) && !is_gone(fault)
+    use FaultKind::{Clock, Crowd, Disk, Join, Leave, Policy, Weight};
+    !matches!(fault.kind, Clock | Crowd | Disk | Join | Leave | Policy | Weight) && !is_gone(fault)
 }
 
 /// Whether hosts do not know any more what others had.

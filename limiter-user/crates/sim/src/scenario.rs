@@ -82,6 +82,8 @@ pub enum FaultKind {
     Policy,
     /// The host has another `weight` from then on.
     Weight,
+    /// The host has no `room` to track more sources than that.
+    Crowd,
 }
 
 /// What is on a disk when a daemon starts.
@@ -137,6 +139,8 @@ pub struct Fault {
     pub weight: Option<u32>,
     /// The policy, [`FaultKind::Policy`].
     pub policy: Option<Partition>,
+    /// How many sources there is room for, [`FaultKind::Crowd`].
+    pub room: Option<usize>,
 }
 
 impl Fault {
@@ -158,6 +162,7 @@ impl Fault {
             rate: 0.0,
             weight: None,
             policy: None,
+            room: None,
         }
     }
 }
@@ -544,6 +549,10 @@ impl Scenario {
             (
                 (fault.kind == FaultKind::Policy) == fault.policy.is_some(),
                 "`policy` is for the kind `policy`",
+            ),
+            (
+                (fault.kind == FaultKind::Crowd) == fault.room.is_some(),
+                "`room` is for the kind `crowd`",
             ),
         ];
         fields.into_iter().find_map(|(good, message)| (!good).then(|| message.to_owned()))

@@ -16,6 +16,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("step", include_str!("suite/step.toml")),
     ("hopping", include_str!("suite/hopping.toml")),
     ("cold", include_str!("suite/cold.toml")),
+    ("crowd", include_str!("suite/crowd.toml")),
     ("diurnal", include_str!("suite/diurnal.toml")),
     ("loss", include_str!("suite/loss.toml")),
     ("far", include_str!("suite/far.toml")),

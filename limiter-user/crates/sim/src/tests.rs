@@ -125,6 +125,8 @@ fn planted_bugs_are_found_within_a_hundred_seeds() {
         (Planted::TransferNotWaited, &["join", "founded"]),
         (Planted::RestartNotWaited, &["restart", "reboot"]),
         (Planted::VotedTwice, &["majority"]),
+        (Planted::HalfCountedWhole, &["crowd"]),
+        (Planted::HalfNotWaited, &["crowd"]),
     ] {
         assert!(finds(bug, names).is_some(), "{bug:?}");
     }

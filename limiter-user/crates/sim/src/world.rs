@@ -488,6 +488,7 @@ impl<'a, S: Scheme> World<'a, S> {
                 self.follow_policy(i);
             }
             FaultKind::Weight => self.reweigh(i, fault.weight.unwrap_or(WEIGHT)),
+            FaultKind::Crowd => self.hosts[i].daemon.set_room(fault.room.unwrap_or_default()),
             _ => {}
         }
     }
@@ -524,6 +525,7 @@ impl<'a, S: Scheme> World<'a, S> {
                 self.restart(i, fault.store, number);
             }
             FaultKind::Disk => self.hosts[i].daemon.set_disk(Disk::Good),
+            FaultKind::Crowd => self.hosts[i].daemon.set_room(usize::MAX),
             FaultKind::Clock if state != State::Frozen => self.slew(i, -fault.rate),
             _ => {}
         }

@@ -120,7 +120,7 @@ impl Key {
     /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
     /// included, may still rely on it (I7).
     pub(super) fn reclaims(&self, now: Moment, key: KeyId, host: &Host) -> bool {
-        if host.is_quiet(now) || host.emptied || !host.is_leased(now, host.settings.timing.grant) {
+        if !host.uses_own(now) {
             return false;
         }
         let lapsed = |owner: Option<HostId>| match owner {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::Standing;
-use crate::{HostId, Message, Moment};
+use crate::{HostId, Message, Moment, ViewId};
 use model::Share;
 
 use super::clock::usable;
 use super::home::Home;
+use super::kept::{Kept, half};
 use super::owner::Owned;
 use super::peer::{Amount, Peer};
 use super::recount::Era;
@@ -53,6 +54,8 @@ pub(super) struct Host {
     far_since: Option<Moment>,
     /// When all grants that it has given have ended.
     pub(super) granted: Moment,
+    /// Whether it keeps half of its home share.
+    pub(super) kept: Kept,
     pub(super) views: Views,
     pub(super) peers: BTreeMap<HostId, Peer>,
     /// What this host delegates to itself.
@@ -73,6 +76,7 @@ impl Host {
             grants_longer: false,
             far_since: None,
             granted: start,
+            kept: Kept::default(),
             views: Views::new(me, members.clone(), start),
             members,
             lingers: false,
@@ -141,19 +145,22 @@ impl Host {
         from: HostId,
         message: &Message,
     ) -> bool {
-        if message.views.is_empty() || message.views.len() > VIEWS {
+        let (marks, views): (Vec<_>, Vec<_>) =
+            message.views.iter().partition(|&&view| view == ViewId::HALF);
+        if views.is_empty() || views.len() > VIEWS {
             return false;
         }
-        if !message.views.iter().all(|&view| self.views.find(view).is_some()) {
+        let halves = !marks.is_empty() && !self.settings.planted(Planted::HalfCountedWhole);
+        let part = |share: Share| if halves { half(share) } else { share };
+        if !views.iter().all(|&view| self.views.find(view).is_some()) {
             // It may be known later, while the delegation lasts: so it is remembered all the same.
             self.counters.views_unknown += 1;
         }
         let until = base.after(usable(message.delegated_for));
         let voted = base.after(usable(message.majority_for));
         let Some(peer) = self.peers.get_mut(&from) else { return false };
-        let views = &message.views;
-        let rose = peer.delegate(now, until, Amount::new(message.delegated), views);
-        let rose_too = peer.delegate(now, voted, Amount::voted(message.majority), views);
+        let rose = peer.delegate(now, until, Amount::new(part(message.delegated)), &views);
+        let rose_too = peer.delegate(now, voted, Amount::voted(part(message.majority)), &views);
         rose || rose_too
     }
 
@@ -166,6 +173,11 @@ impl Host {
     /// Whether what this host gave before may be outstanding: then it gives nothing.
     pub(super) fn is_quiet(&self, now: Moment) -> bool {
         !self.quiet.has_come(now)
+    }
+
+    /// Whether it may use its own home share, of keys that it delegates nothing of, for as long as a grant lasts.
+    pub(super) fn uses_own(&self, now: Moment) -> bool {
+        !self.is_quiet(now) && !self.emptied && self.is_leased(now, self.settings.timing.grant)
     }
 
     /// Whether its home lease lasts so long.

@@ -15,6 +15,7 @@ mod fair;
 mod holder;
 mod home;
 mod host;
+mod kept;
 mod keys;
 mod loans;
 mod lost;
@@ -224,6 +225,10 @@ pub enum Planted {
     HomeLeaseNotNeeded,
     /// An owner counts each grant to its usual end, though it was given for longer.
     GrantHeldLonger,
+    /// An owner counts all of what a host says to delegate half of.
+    HalfCountedWhole,
+    /// A host uses its own half of a home share, though what it delegated of that lasts.
+    HalfNotWaited,
     /// No fault: every host begins recounts, as where all have views of their own.
     AllCount,
 }

@@ -29,6 +29,10 @@ impl Escrow {
         if self.host.lingers {
             self.enter_view(now);
         }
+        // Before anything is delegated.
+        let delegated = self.host.views.until();
+        let waits = !self.host.settings.planted(Planted::HalfNotWaited);
+        self.host.kept.poll(now, delegated, timing.grant, waits);
         self.home.renew(&self.clock);
         let round = now >= self.round;
         self.host.own.counts = self.home.state.era.counts;
@@ -147,7 +151,8 @@ impl Escrow {
             owned.loans(now, key, all, &host.settings, &mut drafts);
         }
         held.reports(now, all, host, floor, &mut drafts);
-        let views = host.views.listed();
+        let mut views = host.views.listed();
+        views.extend(host.kept.told());
         let (era, standing) = (home.state.era.clone(), recount.standing(now, host, home));
         let (lent, delegation) = (home.lent(&host.settings), home.delegation(&timing));
         let gives = host.gives(now, home);
@@ -273,6 +278,9 @@ impl Escrow {
             } else {
                 add(self.excess.scaled(settings.beside_floor(self.home.state.home)), end);
             }
+        } else if self.host.uses_half(now) {
+            let (half, end) = self.own_half(now, self.held.by_majority(key));
+            add(half, end);
         }
         if held.partition == Partition::Available {
             add(self.absent.part, now.after(settings.timing.grant));

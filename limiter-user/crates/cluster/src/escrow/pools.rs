@@ -124,10 +124,10 @@ impl Pools {
         if host.gives(now, home) {
             let until = now.after(home.delegation(&timing));
             host.views.lend(until);
-            let views = host.views.listed();
-            host.own.delegate(now, until, Amount::new(lent), &views);
+            let (views, kept) = (host.views.listed(), host.kept);
+            host.own.delegate(now, until, Amount::new(kept.delegated(lent)), &views);
             let (voted, until) = votes.leased(now, until, &host.settings, lent);
-            host.own.delegate(now, until, Amount::voted(voted), &views);
+            host.own.delegate(now, until, Amount::voted(kept.delegated(voted)), &views);
         }
         let (me, view) = (host.settings.me, host.views.present());
         if view.has_regions() {

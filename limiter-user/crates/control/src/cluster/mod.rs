@@ -28,6 +28,7 @@ mod share_loop;
 mod sources;
 mod state_file;
 mod status;
+mod untracked;
 pub mod views;
 mod words;
 
@@ -124,6 +125,8 @@ pub struct ShareReport {
     pub limited: usize,
     /// Sources beside them that have no more than their floor, because there are too many to divide in time.
     pub left_out: usize,
+    /// Sources beside them that have half of its home share here, because there is no room to divide them.
+    pub untracked: usize,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [usize; 2],
     /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.

@@ -450,6 +450,9 @@ impl ShareLoop {
             sources.look(&*self.plane, monotonic(), &noticed, bounds)
         };
         let ended = monotonic();
+        self.escrow.keep_half(sources.untracked.is_crowded());
+        // The last thing that is told of a bucket, whatever else is: after what was tracked of it until now.
+        let untracked = sources.untracked.renew(ended);
         let took = ended.since(begun);
         let pause =
             if sources.is_empty() { IDLE_INTERVAL.min(4 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
@@ -463,6 +466,9 @@ impl ShareLoop {
             // The bucket may live on in the kernel with a grant. An untracked source must not use
             // it to its end.
             self.pending.shares.revoke(bucket, ended);
+        }
+        if let Some(word) = self.escrow.share_of_untracked(ended) {
+            self.pending.shares.grant_untracked(untracked, word);
         }
         for Demand { key, part, limited, target } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
@@ -565,6 +571,7 @@ impl ShareLoop {
         }
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
+        let untracked = self.sources.as_ref().map_or(0, |sources| sources.untracked.len());
         let regions = self.regions();
         let missing = self.missing(&regions);
         let now = monotonic();
@@ -586,6 +593,7 @@ impl ShareLoop {
             keys,
             limited,
             left_out,
+            untracked,
             grants: self.escrow.count_grants(monotonic()),
             loans: [loans.borrowed, loans.lent],
             regions,

@@ -15,10 +15,11 @@ use super::key::Keys;
 use super::pace::AdaptiveBatch;
 use super::room::AdmissionControl;
 use super::share_loop::packets_a_second;
+use super::untracked::UntrackedSources;
 use crate::Shares;
 use cluster::demand::{DemandEstimator, GUESS, Snapshot};
 use cluster::{KeyId, Moment};
-use dataplane::ClusterMember;
+use dataplane::{ClusterBucket, ClusterMember};
 use model::{Limit, Selector, Share, Target};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.
@@ -64,8 +65,9 @@ struct Tracked {
     busy: Moment,
     /// For how long it is tracked from then on: what it has used of its limit comes back at its share.
     life: Duration,
-    /// The look that it was there at.
+    /// The look that it was there at, and when that was.
     turn: u64,
+    looked: Moment,
     /// The how manyth source it is.
     number: u64,
 }
@@ -158,6 +160,8 @@ pub(super) struct Sources {
     search: Search,
     /// How many may be tracked.
     pub(super) room: AdmissionControl,
+    /// Those that there is no room for.
+    pub(super) untracked: UntrackedSources,
 }
 
 impl Sources {
@@ -173,6 +177,7 @@ impl Sources {
             number: 0,
             search: Search::default(),
             room: AdmissionControl::new(now),
+            untracked: UntrackedSources::default(),
         }
     }
 
@@ -218,6 +223,7 @@ impl Sources {
     /// Tracks nothing any more; which sources were.
     pub(super) fn drop_all(&mut self) -> Vec<(KeyId, (usize, u64))> {
         self.at.clear();
+        self.untracked = UntrackedSources::default();
         let all = std::mem::take(&mut self.tracked);
         all.into_iter().map(|(key, it)| (key, (it.bucket, it.tag))).collect()
     }
@@ -258,37 +264,55 @@ impl Sources {
         // The room may have shrunk below what is tracked.
         let free = self.room.most().saturating_sub(self.tracked.len());
         // Silent sources are only counted where room is short: that goes through all of them.
-        let room = if free < MAX_FOUND { free + self.silent(now).len() } else { free };
-        self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
+        let room = if free < MAX_FOUND { free + self.silent().len() } else { free };
+        let Self { search, at, untracked, .. } = self;
+        // Found beyond the room is only counted, unless there are words for those.
+        let crowded = untracked.is_crowded();
+        let most = if crowded { untracked.pace.much() } else { MAX_FOUND.min(room) };
+        let mut is_known = |bucket: &ClusterBucket, matters, found| {
+            // One that has a word is found only where there is room.
+            at.contains_key(&bucket.bucket)
+                || untracked.sees((bucket.bucket, bucket.tag), matters) && found >= room
+        };
+        if search.go_on(plane, now, bounds, most, &mut is_known, &mut found) {
+            let (most, tracked) = (self.room.most(), self.tracked.len());
+            untracked.finish_pass(now, most, tracked, search.left_out);
+        }
         // A bucket may be both reported by the kernel and found by the search.
         found.retain(|bucket| !self.at.contains_key(bucket));
         found.sort_unstable();
         found.dedup();
         let mut lack = found.len().min(room).saturating_sub(free);
         if lack > 0 {
-            let mut silent = self.silent(now);
+            let mut silent = self.silent();
             // The longest silent first: their buckets are the fullest, so they lose least.
             silent.sort_unstable();
             lack = lack.min(silent.len());
             for (_, key) in silent.drain(..lack) {
                 seen.over.extend(self.drop(key));
-                // A demand after the end would make the escrow ask for a share that nobody uses.
-                seen.demands.retain(|demand| demand.key != key);
             }
+            // A demand after the end would make the escrow ask for a share that nobody uses.
+            seen.demands.retain(|demand| self.tracked.contains_key(&demand.key));
         }
-        found.truncate(room);
+        // Who finds no room is taken all the same where there is a word for it.
+        if !self.untracked.is_crowded() {
+            found.truncate(room);
+        }
         // Whatever the room: they are few, and each stands for many sources.
         let shared = plane.shared_buckets().into_iter();
         found.extend(shared.filter(|bucket| !self.at.contains_key(bucket)));
+        let (begun, many) = (Instant::now(), found.len());
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
         });
+        self.untracked.pace.took(many, begun.elapsed());
         seen
     }
 
     /// Those that have sent little for longer than other sources are tracked, and since when.
-    fn silent(&self, now: Moment) -> Vec<(Moment, KeyId)> {
-        let silent = self.tracked.iter().filter(|(_, it)| now.since(it.busy) > IDLE);
+    fn silent(&self) -> Vec<(Moment, KeyId)> {
+        // As of the last look: under a flood it is seconds old, and says nothing of the time since.
+        let silent = self.tracked.iter().filter(|(_, it)| it.looked.since(it.busy) > IDLE);
         silent.map(|(key, it)| (it.busy, *key)).collect()
     }
 
@@ -333,7 +357,7 @@ impl Sources {
         // An evicted bucket may be another source's by now. The tag tells them apart.
         let its = |tracked: &&mut Tracked| tracked.tag == bucket.tag;
         let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
-        tracked.turn = self.turn;
+        (tracked.turn, tracked.looked) = (self.turn, now);
         // The first drop is urgent: the source has used its share, and waits for more.
         let starts = bucket.limited && !tracked.limited;
         if let Some(Snapshot { demand: part, sends, drops }) =
@@ -390,7 +414,11 @@ impl Sources {
             *since = now;
             return;
         }
-        if let Some(other) = self.drop(key) {
+        let here = (bucket.bucket, bucket.tag);
+        let untracked = self.untracked.drop(key).map(|other| (key, other));
+        // One that there was no room for is no other.
+        let other = self.drop(key).or(untracked.filter(|(_, other)| *other != here));
+        if let Some(other) = other {
             // Two sources, or one with two buckets: neither has more than its floor.
             // A share of this number would count for both, and together they would pass twice of
             // it.
@@ -398,6 +426,13 @@ impl Sources {
             seen.over.push(other);
             if self.twice.len() < MAX_TWICE {
                 self.twice.insert(key, now);
+            }
+            return;
+        }
+        let crowded = self.untracked.is_crowded() && self.tracked.len() >= self.room.most();
+        if crowded && !target.aggregate {
+            if !self.untracked.take(here, key) {
+                self.search.leaves_out += 1;
             }
             return;
         }
@@ -414,7 +449,8 @@ impl Sources {
         let (limited, turn) = (bucket.limited, self.turn);
         self.number += 1;
         let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
-        let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, life, turn, number };
+        let (busy, looked) = (now, now);
+        let tracked = Tracked { bucket: at, tag, gauge, limited, busy, life, turn, looked, number };
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
         // Without a part there is nothing to ask for yet.
@@ -459,16 +495,17 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Searches on. There is room for so many.
+    /// Searches on, for so many that are not known. Who `is_known` is asked with whether it matters, and how many are found.
+    /// Returns whether it has come to the end of the table.
     fn go_on(
         &mut self,
         plane: &dyn Shares,
         now: Moment,
         bounds: Bounds,
-        known: &BTreeMap<usize, KeyId>,
-        room: usize,
+        most: usize,
+        is_known: &mut dyn FnMut(&ClusterBucket, bool, usize) -> bool,
         found: &mut Vec<usize>,
-    ) {
+    ) -> bool {
         let buckets = plane.buckets();
         // The table was replaced by one of another size. Old counts belong to other sources.
         if self.counted.len() != buckets {
@@ -478,8 +515,6 @@ impl Search {
             self.began = now;
         }
         let end = (self.at + self.pace.much()).min(buckets);
-        // Found beyond the room is only counted.
-        let most = MAX_FOUND.min(room);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
         let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
@@ -494,7 +529,7 @@ impl Search {
             let more = packets.wrapping_sub(std::mem::replace(before, packets));
             // In the first round nothing is known of before: only the kernel's own sign counts.
             let matters = more >= enough && !first || bucket.limited && (more > 0 || first);
-            let new = matters && !known.contains_key(&bucket.bucket);
+            let new = !is_known(&bucket, matters, found.len()) && matters;
             if new && found.len() < most {
                 found.push(bucket.bucket);
             } else if new {
@@ -503,12 +538,14 @@ impl Search {
         });
         self.pace.took(end - self.at, begun.elapsed());
         self.at = end;
-        if end >= buckets {
+        let ended = end >= buckets;
+        if ended {
             self.at = 0;
             self.left_out = std::mem::take(&mut self.leaves_out);
             // Not less: at a round of no time a single packet would look like a high rate.
             self.took = Some(now.since(self.began).max(Duration::from_millis(50)));
         }
+        ended
     }
 }
 

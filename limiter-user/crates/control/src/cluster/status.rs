@@ -92,6 +92,7 @@ impl Fleet for View {
             sources: shares.keys as u64,
             limited: shares.limited as u64,
             left_out: shares.left_out as u64,
+            untracked: shares.untracked as u64,
             messages: shares.messages,
             withheld: shares.withheld,
             left: shares.left,

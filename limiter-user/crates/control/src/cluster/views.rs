@@ -118,6 +118,7 @@ impl Cluster {
             home: shares.home.part(),
             keys: shares.keys,
             left_out: shares.left_out,
+            untracked: shares.untracked,
             loans: shares.loans,
             regions: regions
                 .map(|(name, its)| (name.clone(), its.members, its.home.part()))

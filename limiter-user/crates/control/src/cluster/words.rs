@@ -44,6 +44,15 @@ impl PendingShares {
         }
     }
 
+    /// Buckets of sources that are not tracked may use this.
+    pub(super) fn grant_untracked(
+        &mut self,
+        buckets: Vec<(usize, u64)>,
+        (share, until): (Share, Moment),
+    ) {
+        self.shares.extend(buckets.into_iter().map(|bucket| (bucket, (share, until))));
+    }
+
     /// A bucket may use the floor alone.
     pub(super) fn revoke(&mut self, bucket: (usize, u64), now: Moment) {
         // It replaces a grant that was not written yet, which must not come after it.

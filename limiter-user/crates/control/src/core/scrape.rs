@@ -46,6 +46,8 @@ pub struct Clustered {
     pub keys: usize,
     /// Sources beside them that have their floor and no more, because it has no time for so many.
     pub left_out: usize,
+    /// Sources beside them that have half of its own part, because it has no room for so many.
+    pub untracked: usize,
     /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
     pub loans: [usize; 2],
     /// Regions: their names, hosts that are there, and what is these hosts' own of each limit.

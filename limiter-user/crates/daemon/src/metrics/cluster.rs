@@ -37,6 +37,11 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
          time to divide among hosts",
         cluster.left_out as u64,
     )?;
+    to.gauge(
+        "cluster_untracked",
+        "Sources beside them that have half of this host's own part here, because it has no room to divide them",
+        cluster.untracked as u64,
+    )?;
     // Labelled by region, which the configuration names. Labels by host would be a new series for
     // each one that comes and goes.
     let regions = || cluster.regions.iter();

@@ -1,6 +1,6 @@
 //! The escrow, as the daemon runs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Actions, Birth, Disk, Payload, Sample, Scheme};
@@ -23,6 +23,11 @@ pub(in super::super) struct EscrowHost {
     flat: bool,
     /// Sources that are tracked no more: the kernel is told before anybody else hears of it.
     forgotten: Vec<KeyId>,
+    /// Sources that are tracked, in the order in which they came, and how many there is room for.
+    tracked: Vec<KeyId>,
+    room: usize,
+    /// Sources that there is no room for.
+    untracked: BTreeSet<KeyId>,
 }
 
 /// How soon is tried again to write to a disk that is full.
@@ -88,6 +93,9 @@ impl EscrowHost {
             policy,
             flat: false,
             forgotten: Vec::new(),
+            tracked: Vec::new(),
+            room: usize::MAX,
+            untracked: BTreeSet::new(),
         }
     }
 
@@ -109,6 +117,15 @@ impl Scheme for EscrowHost {
     }
 
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample) {
+        // Who is tracked stays so, as in the daemon.
+        if !self.tracked.contains(&key) {
+            if self.tracked.len() >= self.room {
+                self.untracked.insert(key);
+                return;
+            }
+            self.untracked.remove(&key);
+            self.tracked.push(key);
+        }
         self.escrow.demand(now, key, sample.demand, sample.limited);
         // With each demand, as the daemon does: a limit's policy may change under a source.
         self.escrow.set_partition(key, self.policy);
@@ -116,6 +133,8 @@ impl Scheme for EscrowHost {
 
     fn forget(&mut self, key: KeyId) {
         self.escrow.forget(key);
+        self.tracked.retain(|known| *known != key);
+        self.untracked.remove(&key);
         self.forgotten.push(key);
     }
 
@@ -146,8 +165,11 @@ impl Scheme for EscrowHost {
         // Before the grants: a key that came back in the meantime has its word from them.
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         let grants = outputs.grants.iter().map(|grant| (grant.key, grant.share, grant.until));
+        let own = self.escrow.share_of_untracked(now);
+        let untracked = self.untracked.iter();
+        let own = untracked.filter_map(|key| own.map(|(share, until)| (*key, share, until)));
         Actions {
-            shares: forgotten.map(|key| (key, present, now)).chain(grants).collect(),
+            shares: forgotten.map(|key| (key, present, now)).chain(grants).chain(own).collect(),
             floor,
             debits: Vec::new(),
             messages: payloads.collect(),
@@ -170,10 +192,13 @@ impl Scheme for EscrowHost {
     fn restart(&mut self, now: Moment, me: HostId, kept: PersistentState) {
         self.settings.me = me;
         self.forgotten.clear();
+        self.tracked.clear();
+        self.untracked.clear();
         self.messages.clear();
         self.floors = (Share::WHOLE, None);
         // From the disk alone: what was decided and not kept must not be remembered.
         self.escrow = Escrow::new(self.settings.clone(), kept.clone(), now);
+        self.escrow.keep_half(self.room < usize::MAX);
         self.ledger = Ledger { disk: self.ledger.disk, durable: kept, ..Ledger::default() };
     }
 
@@ -186,6 +211,15 @@ impl Scheme for EscrowHost {
         if policy.may_ask_majority() {
             self.settings.majority = true;
             self.escrow.go_by_majority();
+        }
+    }
+
+    fn set_room(&mut self, room: usize) {
+        self.room = room;
+        self.escrow.keep_half(room < usize::MAX);
+        for key in self.tracked.split_off(room.min(self.tracked.len())) {
+            self.forget(key);
+            self.untracked.insert(key);
         }
     }
 

@@ -221,6 +221,8 @@ pub(super) trait Scheme: Clone {
     fn set_disk(&mut self, _: Disk) {}
     /// From now on limits have this policy.
     fn set_policy(&mut self, _: Partition) {}
+    /// From now on there is room for so many sources.
+    fn set_room(&mut self, _: usize) {}
     /// Begins to hand over what it has.
     fn leave(&mut self, now: Moment);
 }

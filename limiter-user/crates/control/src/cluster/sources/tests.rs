@@ -272,7 +272,7 @@ fn there_is_room_for_so_many_and_who_came_first_stays() {
         }
         over
     };
-    assert!(run(&mut world, 30).is_empty());
+    assert!(run(&mut world, 25).is_empty());
     let room = world.sources.room.most();
     assert_eq!((world.sources.count(), world.sources.len()), ((room, room), room));
     assert_eq!(world.sources.left_out(), ALL - room);
@@ -286,9 +286,44 @@ fn there_is_room_for_so_many_and_who_came_first_stays() {
     assert!(fewer < room);
     let over = run(&mut world, 10);
     assert_eq!((over.len(), world.sources.len()), (room - fewer, fewer));
-    assert_eq!(world.sources.left_out(), ALL - fewer);
     let tracked = |at: usize| world.sources.bucket(world.key(&source(at))).is_some();
     assert!((0..fewer).all(tracked) && !(fewer..ALL).any(tracked));
+    // Others have words of their own once there was no room for so long.
+    assert!(run(&mut world, 20).is_empty());
+    let untracked = &mut world.sources.untracked;
+    assert!(untracked.is_crowded());
+    let words = untracked.renew(Moment(world.now * MS).after(long));
+    let words: Vec<usize> = words.into_iter().map(|(bucket, _)| bucket).collect();
+    assert_eq!(words, Vec::from_iter(fewer..ALL));
+    assert_eq!(world.sources.left_out(), 0);
+    // Some send no more: then there is room for all others.
+    for _ in 0..60 {
+        (ALL - fewer / 2..ALL).for_each(|bucket| world.send(bucket, 10, 90));
+        world.look(100);
+    }
+    let sources = &world.sources;
+    assert!(!sources.untracked.is_crowded());
+    assert_eq!((sources.untracked.len(), sources.len()), (0, fewer / 2));
+}
+
+#[test]
+fn a_source_with_two_buckets_has_no_word_where_there_is_no_room() {
+    const ALL: usize = 600;
+    let source = |at: usize| format!("192.0.{}.{}/32", at / 250, at % 250 + 1);
+    let mut all: Vec<_> = (0..ALL).map(|at| member(at, &source(at), 0)).collect();
+    all.push(member(ALL, &source(ALL - 1), 0));
+    let mut world = World::new(all);
+    let mut run = |sends: std::ops::Range<usize>, looks: usize| {
+        for _ in 0..looks {
+            sends.clone().for_each(|bucket| world.send(bucket, 10, 90));
+            world.look(100);
+        }
+        let later = Moment(world.now * MS).after(Duration::from_secs(1));
+        let words = world.sources.untracked.renew(later);
+        [ALL - 1, ALL].map(|at| words.iter().any(|(bucket, _)| *bucket == at))
+    };
+    assert_eq!(run(0..ALL, 60), [true, false]);
+    assert_eq!(run(0..ALL + 1, 10), [false, false]);
 }
 
 #[test]
