@@ -19,7 +19,6 @@ mod cluster_peers;
 mod cluster_policies;
 mod cluster_regions;
 mod cluster_seeds;
-mod cluster_total;
 mod cluster_views;
 mod cold_sources;
 mod config;
