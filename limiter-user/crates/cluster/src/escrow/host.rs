@@ -8,8 +8,8 @@ use crate::{HostId, Message, Moment, ViewId};
 use model::Share;
 
 use super::clock::usable;
+use super::half::{OwnHalf, half};
 use super::home::Home;
-use super::kept::{Kept, half};
 use super::owner::Owned;
 use super::peer::{Amount, Peer};
 use super::recount::Era;
@@ -55,7 +55,7 @@ pub(super) struct Host {
     /// When all grants that it has given have ended.
     pub(super) granted: Moment,
     /// Whether it keeps half of its home share.
-    pub(super) kept: Kept,
+    pub(super) own_half: OwnHalf,
     pub(super) views: Views,
     pub(super) peers: BTreeMap<HostId, Peer>,
     /// What this host delegates to itself.
@@ -76,7 +76,7 @@ impl Host {
             grants_longer: false,
             far_since: None,
             granted: start,
-            kept: Kept::default(),
+            own_half: OwnHalf::default(),
             views: Views::new(me, members.clone(), start),
             members,
             lingers: false,
@@ -145,12 +145,14 @@ impl Host {
         from: HostId,
         message: &Message,
     ) -> bool {
-        let (marks, views): (Vec<_>, Vec<_>) =
-            message.views.iter().partition(|&&view| view == ViewId::HALF);
+        let (views, is_half) = match message.views.split_last() {
+            Some((&ViewId::HALF, views)) => (views, true),
+            _ => (&message.views[..], false),
+        };
         if views.is_empty() || views.len() > VIEWS {
             return false;
         }
-        let halves = !marks.is_empty() && !self.settings.planted(Planted::HalfCountedWhole);
+        let halves = is_half && !self.settings.planted(Planted::HalfCountedWhole);
         let part = |share: Share| if halves { half(share) } else { share };
         if !views.iter().all(|&view| self.views.find(view).is_some()) {
             // It may be known later, while the delegation lasts: so it is remembered all the same.
@@ -159,8 +161,8 @@ impl Host {
         let until = base.after(usable(message.delegated_for));
         let voted = base.after(usable(message.majority_for));
         let Some(peer) = self.peers.get_mut(&from) else { return false };
-        let rose = peer.delegate(now, until, Amount::new(part(message.delegated)), &views);
-        let rose_too = peer.delegate(now, voted, Amount::voted(part(message.majority)), &views);
+        let rose = peer.delegate(now, until, Amount::new(part(message.delegated)), views);
+        let rose_too = peer.delegate(now, voted, Amount::voted(part(message.majority)), views);
         rose || rose_too
     }
 

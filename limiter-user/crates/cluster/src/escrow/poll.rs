@@ -32,7 +32,7 @@ impl Escrow {
         // Before anything is delegated.
         let delegated = self.host.views.until();
         let waits = !self.host.settings.planted(Planted::HalfNotWaited);
-        self.host.kept.poll(now, delegated, timing.grant, waits);
+        self.host.own_half.poll(now, delegated, timing.grant, waits);
         self.home.renew(&self.clock);
         let round = now >= self.round;
         self.host.own.counts = self.home.state.era.counts;
@@ -152,7 +152,7 @@ impl Escrow {
         }
         held.reports(now, all, host, floor, &mut drafts);
         let mut views = host.views.listed();
-        views.extend(host.kept.told());
+        views.extend(host.own_half.told());
         let (era, standing) = (home.state.era.clone(), recount.standing(now, host, home));
         let (lent, delegation) = (home.lent(&host.settings), home.delegation(&timing));
         let gives = host.gives(now, home);

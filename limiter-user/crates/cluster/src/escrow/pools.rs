@@ -124,10 +124,10 @@ impl Pools {
         if host.gives(now, home) {
             let until = now.after(home.delegation(&timing));
             host.views.lend(until);
-            let (views, kept) = (host.views.listed(), host.kept);
-            host.own.delegate(now, until, Amount::new(kept.delegated(lent)), &views);
+            let (views, half) = (host.views.listed(), host.own_half);
+            host.own.delegate(now, until, Amount::new(half.delegated(lent)), &views);
             let (voted, until) = votes.leased(now, until, &host.settings, lent);
-            host.own.delegate(now, until, Amount::voted(kept.delegated(voted)), &views);
+            host.own.delegate(now, until, Amount::voted(half.delegated(voted)), &views);
         }
         let (me, view) = (host.settings.me, host.views.present());
         if view.has_regions() {

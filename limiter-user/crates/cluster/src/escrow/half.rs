@@ -14,7 +14,7 @@ use super::host::Host;
 
 /// Whether this host keeps half of its home share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct OwnHalf {
     /// Whether it is to.
     pub(super) wanted: bool,
     /// Whether it delegates no more than the other half.
@@ -25,7 +25,7 @@ pub(super) struct Kept {
     ends: Moment,
 }
 
-impl Kept {
+impl OwnHalf {
     /// Does what is due. What was delegated by now lasts until then, and an own use for so long. It `waits` for the former,
     /// unless that is a fault.
     pub(super) fn poll(&mut self, now: Moment, delegated: Moment, own_use: Duration, waits: bool) {
@@ -63,14 +63,14 @@ pub(super) fn half(share: Share) -> Share {
 impl Host {
     /// Whether this host uses its own half, as it does for as long as a grant lasts.
     pub(super) fn uses_half(&self, now: Moment) -> bool {
-        self.kept.used && self.takes.has_come(now) && self.uses_own(now)
+        self.own_half.used && self.takes.has_come(now) && self.uses_own(now)
     }
 }
 
 impl Escrow {
     /// From now on there is no room to track all keys that matter, or there is.
     pub fn keep_half(&mut self, keeps: bool) {
-        self.host.kept.wanted = keeps;
+        self.host.own_half.wanted = keeps;
     }
 
     /// What this host may use of each key that it does not track, and until when. None if that is the floor alone.
@@ -105,25 +105,25 @@ mod tests {
     fn half_is_used_when_nothing_delegated_of_it_lasts_and_delegated_when_no_use_of_it_does() {
         let at = |ms: u64| Moment(ms * 1_000_000);
         let grant = Duration::from_millis(500);
-        let mut kept = Kept { wanted: true, ..Kept::default() };
+        let mut half = OwnHalf { wanted: true, ..OwnHalf::default() };
         // What it delegates lasts for a second each time.
-        let poll = |kept: &mut Kept, ms| {
-            kept.poll(at(ms), at(ms + 1000), grant, true);
-            (kept.told().is_some(), kept.used)
+        let poll = |half: &mut OwnHalf, ms| {
+            half.poll(at(ms), at(ms + 1000), grant, true);
+            (half.told().is_some(), half.used)
         };
-        assert_eq!(poll(&mut kept, 0), (true, false));
-        assert_eq!(poll(&mut kept, 999), (true, false));
-        assert_eq!(poll(&mut kept, 1000), (true, true));
-        assert_eq!(poll(&mut kept, 1001), (true, true));
-        kept.wanted = false;
-        assert_eq!(poll(&mut kept, 1100), (true, false));
-        assert_eq!(poll(&mut kept, 1599), (true, false));
-        assert_eq!(poll(&mut kept, 1600), (false, false));
+        assert_eq!(poll(&mut half, 0), (true, false));
+        assert_eq!(poll(&mut half, 999), (true, false));
+        assert_eq!(poll(&mut half, 1000), (true, true));
+        assert_eq!(poll(&mut half, 1001), (true, true));
+        half.wanted = false;
+        assert_eq!(poll(&mut half, 1100), (true, false));
+        assert_eq!(poll(&mut half, 1599), (true, false));
+        assert_eq!(poll(&mut half, 1600), (false, false));
         // Once more, and not after all: nothing was used.
-        kept.wanted = true;
-        assert_eq!(poll(&mut kept, 1700), (true, false));
-        kept.wanted = false;
-        assert_eq!(poll(&mut kept, 1800), (true, false));
-        assert_eq!(poll(&mut kept, 2700), (false, false));
+        half.wanted = true;
+        assert_eq!(poll(&mut half, 1700), (true, false));
+        half.wanted = false;
+        assert_eq!(poll(&mut half, 1800), (true, false));
+        assert_eq!(poll(&mut half, 2700), (false, false));
     }
 }
