@@ -22,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -354,7 +354,9 @@ pub struct Policy {
     pub floor: u32,
     /// The number of the shadow, from 1 on; 0 without a shadow.
     // Counts of a former shadow stay in the slots, and the number tells them apart.
-    pub shadow_id: u32,
+    pub shadow_id: u16,
+    /// The home share, of which `floor` is the [`Multiplier`], in units of 2^-15: see [`crate::share::burst_floor`].
+    pub home: u16,
     /// When a bucket of a cluster limit that is made now is full at the earliest, in the first tier; 0 for
     /// at once.
     pub first_filled: Ticks,
@@ -427,6 +429,7 @@ impl Policy {
             flags: first.tier.flags(),
             floor: 0,
             shadow_id: 0,
+            home: 0,
             first_filled: 0,
             second_filled: 0,
             second: Tier::UNLIMITED,
@@ -460,7 +463,7 @@ impl Policy {
         self.lower_gate(shadow.gate);
         self.shadow = shadow.tier;
         self.shadow_terms = shadow.terms;
-        self.shadow_id = shadow_id as u32;
+        self.shadow_id = shadow_id;
         self
     }
 
@@ -485,6 +488,7 @@ impl Policy {
     pub const fn shared_by_hosts(mut self, floor: Multiplier, filled: [Ticks; 2]) -> Self {
         self.flags |= Self::CLUSTER;
         self.floor = floor.0;
+        self.home = floor.home();
         [self.first_filled, self.second_filled] = filled;
         self
     }

@@ -7,29 +7,36 @@
 use std::vec::Vec;
 
 use crate::gcra::{MAX_TOLERANCE, Ticks};
-use crate::share::Multiplier;
+use crate::share::{CostMultiplier, Multiplier, burst_floor};
 use crate::share_change::converted;
 
 /// The share of every limit of the cluster that each bucket of this host has without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Floor {
     share: Multiplier,
-    /// When it became larger, and what it was before.
-    raised: Vec<(Ticks, Multiplier, Multiplier)>,
+    /// When it became larger, and what it was before; and what became of it since.
+    changes: Vec<(Ticks, Multiplier, Multiplier)>,
     /// Before this no bucket that is made is full.
     filled: Ticks,
     /// Hosts with shares, each of which has a packet of the burst.
     hosts: u32,
 }
 
-/// Raises of the floor that are remembered one by one.
-const MAX_RAISED: usize = 256;
+/// Changes of the floor that are remembered one by one.
+const MAX_CHANGES: usize = 256;
 
 impl Floor {
     /// The floor of a host that has always had it. No bucket that is made is full before `filled`.
     #[must_use]
     pub const fn new(share: Multiplier, filled: Ticks) -> Self {
-        Self { share, raised: Vec::new(), filled, hosts: 1 }
+        Self { share, changes: Vec::new(), filled, hosts: 1 }
+    }
+
+    /// The floor of a host that has started, with empty buckets.
+    // What they were before it started nobody knows. Full ones would let the burst through once more.
+    #[must_use]
+    pub fn of_boot(share: Multiplier) -> Self {
+        Self::new(Multiplier::NOTHING, 0).becoming(share, 0)
     }
 
     /// What it is.
@@ -53,18 +60,19 @@ impl Floor {
     /// The floor when it becomes another one, `at` ticks since boot.
     #[must_use]
     pub fn becoming(mut self, share: Multiplier, at: Ticks) -> Self {
-        // Older raises have been earned back by now, under any policy.
-        self.raised.retain(|(raised, ..)| at.saturating_sub(*raised) < MAX_TOLERANCE);
-        // The smaller number is the larger share. Only a raise makes a full bucket less than full.
-        if share < self.share {
-            self.raised.push((at, self.share, share));
+        // Older changes have been earned back by now, under any policy.
+        self.changes.retain(|(changed, ..)| at.saturating_sub(*changed) < 2 * MAX_TOLERANCE);
+        // The smaller number is the larger share. Only a raise makes a full bucket less than full, and at a smaller share
+        // that lasts for longer.
+        if share < self.share || !self.changes.is_empty() || self.filled > at {
+            self.changes.push((at, self.share, share));
         }
         // A fleet whose hosts come and go for days would otherwise fill memory. Fewer tokens is
         // the safe error (P6).
-        if self.raised.len() > MAX_RAISED {
+        if self.changes.len() > MAX_CHANGES {
             // As if both had happened at the later time.
-            let (_, from, _) = self.raised.remove(0);
-            let (_, second, _) = &mut self.raised[0];
+            let (_, from, _) = self.changes.remove(0);
+            let (_, second, _) = &mut self.changes[0];
             *second = from.max(*second);
         }
         Self { share, ..self }
@@ -73,8 +81,14 @@ impl Floor {
     /// When a bucket with a `tolerance` that nobody has used is full: what the raises leave of it.
     #[must_use]
     pub fn filled(&self, tolerance: Ticks) -> Ticks {
-        let raised = self.raised.iter();
-        let full = raised.fold(0, |tat, (at, from, to)| converted(tat, *at, tolerance, *from, *to));
-        full.max(self.filled)
+        self.changes.iter().fold(self.filled, |tat, &(at, from, to)| {
+            let [had, has] = [from, to].map(|floor| burst_floor(floor.home(), tolerance));
+            let tat = converted(tat, at, tolerance, from, to).max(at);
+            // A smaller burst floor takes no tokens that there is still room for.
+            let fewer = to.cost(had.saturating_sub(has)).saturating_sub(1);
+            let tat = tat.saturating_sub(fewer).max(at) + to.cost(has.saturating_sub(had));
+            // Nor does a bucket lack more than it has room for: `filled` may be that of a longer one.
+            tat.min(at + CostMultiplier::from_share(to, to.home()).room(tolerance))
+        })
     }
 }

@@ -1,13 +1,17 @@
 //! Parts of a limit: what the buckets of a limit that the hosts of a cluster have in common may use.
 //!
-//! A host's bucket runs at a share s of its limit: it earns s · rate and holds 1 + s · (burst − N) packets,
-//! where N hosts share the limit (s · burst < 1 would admit nobody, ever). In a bucket that counts time, that
-//! changes one number only: a packet costs 1/s times as much. The tolerance is (burst − N) / rate, or nothing
-//! where that is less, and a packet is admitted as long as the debt before it is no more than the tolerance.
-//! A limit in bytes counts its largest frame as a packet.
+//! A host's bucket runs at a share s of its limit: it earns s · rate and holds 1 + (s + h) · (burst − N) / 2
+//! packets, where N hosts share the limit and h is the host's home share. So half of the burst moves with the rate,
+//! and half stays at home: a source that comes to a host for the first time finds it there, long before its share
+//! comes. Each host has one packet beside, as s · burst < 1 would admit nobody, ever.
 //!
-//! What a bucket holds is 1 + s · (tolerance − debt) / cost. A bucket whose debt is beyond the tolerance is
-//! *overdrawn*: the less its share, the more of its packet is missing while it is in debt for the same time.
+//! In a bucket that counts time, a packet costs 1/s times as much. The tolerance is (burst − N) / 2 / rate, or
+//! nothing where that is less, and a packet is admitted as long as the debt before it is no more than the tolerance
+//! and the *burst floor*, which is a packet's cost times h · (burst − N) / 2. A limit in bytes counts its largest
+//! frame as a packet. A limit that sources share has neither burst floor nor packet: its bucket holds s · burst.
+//!
+//! What a bucket holds is 1 + burst floor + s · (tolerance − debt) / cost. A bucket whose debt is beyond the tolerance
+//! is *overdrawn*: the less its share, the more packets are missing while it is in debt for the same time.
 //! So its debt becomes longer when its share becomes smaller, also where nobody writes that: see [`Lapse`].
 //!
 //! The share is a [`Grant`], which ends by itself, or else the floor, which does not. The floor is that of
@@ -23,6 +27,19 @@ pub const MAX_SHARED_COST: Ticks = 1 << 42;
 
 /// The largest frame there is, bytes: no packet under a limit in bytes costs more.
 pub const LARGEST_FRAME: u32 = 0xffff;
+
+/// How many floors are a home share.
+pub const FLOORS: u64 = 20;
+
+/// The burst floor of a bucket of a host with a `home` share in units of 2^-15, in a tier with a `tolerance`: that part
+/// of it, of five minutes at the most. In ticks of the whole limit.
+#[inline(always)]
+#[must_use]
+pub const fn burst_floor(home: u16, tolerance: Ticks) -> Ticks {
+    // A longer one is no part of what is divided.
+    let divided = if tolerance > MAX_SHARED_COST { MAX_SHARED_COST } else { tolerance };
+    (divided * home as u64) >> FRACTION
+}
 
 /// What a packet costs that no bucket has the room for.
 // Above any tolerance, and small enough to be added to a time.
@@ -95,6 +112,17 @@ impl Multiplier {
     #[must_use]
     pub const fn is_nothing(self) -> bool {
         self.0 >> 16 & 31 > MAX_EXPONENT
+    }
+
+    /// The home share of whom this is the floor of, in units of 2^-15, rounded down: [`FLOORS`] floors, all of the limit
+    /// at the most.
+    #[must_use]
+    pub const fn home(self) -> u16 {
+        if self.is_nothing() || self.0 == 0 {
+            return 0;
+        }
+        let home = (FLOORS << (2 * FRACTION)) / self.scaled();
+        if home > Self::VALID as u64 { Self::VALID as u16 } else { home as u16 }
     }
 
     /// Itself times 2^15.
@@ -191,13 +219,12 @@ pub struct ShareSlot {
 }
 
 impl ShareSlot {
-    /// What it says, under a policy with a `floor`.
+    /// What it says, under a policy with a `floor` and the `home` share that this is of.
     #[inline(always)]
     #[must_use]
-    pub fn held(&self, floor: Multiplier) -> Held {
-        // The policy's floor may have become smaller, or the limit the cluster's, since then.
-        let floor = (atomic::load(&self.floor) as u32).max(floor.0);
-        Held { grant: Grant(atomic::load(&self.grant)), floor }
+    pub fn held(&self, floor: Multiplier, home: u16) -> Held {
+        let own = atomic::load(&self.floor) as u32;
+        Held::new(Grant(atomic::load(&self.grant)), own, floor, home)
     }
 }
 
@@ -208,22 +235,34 @@ pub struct Held {
     pub grant: Grant,
     /// Without end; 0 for all of a limit that is this host's alone.
     pub floor: u32,
+    /// The home share that tells the burst floor, in units of 2^-15.
+    pub home: u16,
 }
 
 impl Held {
     /// A limit that is this host's alone.
-    pub const LOCAL: Self = Self { grant: Grant::NOTHING, floor: 0 };
+    pub const LOCAL: Self = Self { grant: Grant::NOTHING, floor: 0, home: 0 };
+
+    /// What a bucket may use that has a `grant` and an `own` floor, under a policy with a `floor` and the `home` share
+    /// that this is of.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(grant: Grant, own: u32, floor: Multiplier, home: u16) -> Self {
+        // The policy's floor may have become smaller, or the limit the cluster's, since then. A larger home share is none
+        // of the bucket's before its floor is raised, which takes account of it.
+        let home = if own > floor.0 { 0 } else { home };
+        Self { grant, floor: own.max(floor.0), home }
+    }
 
     /// What packets cost at `now_ns`.
     #[inline(always)]
     #[must_use]
     pub const fn at(self, now_ns: u64) -> CostMultiplier {
-        let granted = self.grant.multiplier().0;
+        let Self { grant, floor, home } = self;
+        let granted = grant.multiplier().0;
         // Never less than the floor, or the end of a grant could raise the share.
-        if self.floor != 0 && self.grant.holds(now_ns) && granted < self.floor {
-            return CostMultiplier(granted);
-        }
-        CostMultiplier(self.floor)
+        let is_granted = floor != 0 && grant.holds(now_ns) && granted < floor;
+        CostMultiplier { share: if is_granted { granted } else { floor }, home }
     }
 }
 
@@ -253,7 +292,7 @@ impl Lapse {
     #[inline(always)]
     #[must_use]
     pub const fn new(floor: u32, held: Held, last_ns: u64, now_ns: u64) -> Self {
-        let Held { grant, floor: own } = held;
+        let Held { grant, floor: own, .. } = held;
         let was = if floor == 0 { Multiplier::WHOLE.0 } else { floor };
         let granted = grant.multiplier().0;
         let met = grant.met(last_ns) && granted < was;
@@ -293,45 +332,61 @@ impl Lapse {
 }
 
 /// What makes a cost of the whole limit that of a bucket's share: a [`Multiplier`], or 0 where a limit is
-/// this host's alone.
+/// this host's alone. And the home share in units of 2^-15, which tells the burst floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CostMultiplier(u32);
+pub struct CostMultiplier {
+    share: u32,
+    home: u16,
+}
 
 impl CostMultiplier {
     /// That of a limit that is this host's alone.
-    pub const LOCAL: Self = Self(0);
+    pub const LOCAL: Self = Self { share: 0, home: 0 };
 
-    /// That of a share.
+    /// That of a share, on a host with a `home` share.
     #[inline(always)]
     #[must_use]
-    pub const fn from_share(multiplier: Multiplier) -> Self {
-        Self(multiplier.0)
+    pub const fn from_share(share: Multiplier, home: u16) -> Self {
+        Self { share: share.0, home }
     }
 
-    /// As a word.
+    /// The share as a word.
     #[inline(always)]
     pub(crate) const fn word(self) -> u64 {
-        self.0 as u64
+        self.share as u64
     }
 
     /// Whether the limit is the cluster's.
     #[inline(always)]
     #[must_use]
     pub const fn is_cluster(self) -> bool {
-        self.0 != 0
+        self.share != 0
     }
 
     /// The share.
     #[must_use]
     pub const fn multiplier(self) -> Multiplier {
-        if self.0 == 0 { Multiplier::WHOLE } else { Multiplier(self.0) }
+        if self.share == 0 { Multiplier::WHOLE } else { Multiplier(self.share) }
     }
 
     /// What a packet costs.
     #[inline(always)]
     #[must_use]
     pub const fn cost(self, cost: Ticks) -> Ticks {
-        if self.0 == 0 { cost } else { Multiplier(self.0).cost(cost) }
+        if self.share == 0 { cost } else { Multiplier(self.share).cost(cost) }
+    }
+
+    /// The debt up to which a source's bucket has a packet more, in a tier with a `tolerance`: that and the burst floor
+    /// at the share, rounded down. No more than 20 times as long, as no share is less than the floor.
+    #[inline(always)]
+    #[must_use]
+    pub const fn room(self, tolerance: Ticks) -> Ticks {
+        if self.share == 0 {
+            return tolerance;
+        }
+        // 42 bits and 16 make 58.
+        let longer = burst_floor(self.home, tolerance) * (self.share & 0xffff) as u64;
+        tolerance + (longer >> FRACTION << (self.share >> 16 & 31))
     }
 }
 

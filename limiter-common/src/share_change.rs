@@ -10,6 +10,7 @@
 //!   the debt.
 //! * **A smaller share** is written first. What the credit is worth less is given back when no packet is
 //!   judged any more that has read the old word ([`Lowered`]).
+//! * **A larger floor** brings a larger burst floor, whose tokens are added to the debt.
 //! * **An overdrawn bucket** is the other way round: what is missing of its packet takes longer at a smaller
 //!   share. So a smaller share begins with the end of the grant that there is, which the kernel knows to deal
 //!   with ([`Lapse`]), then the debt is added, then the word is written. With a larger share the word is first
@@ -24,7 +25,7 @@ use crate::abi::{Policy, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::gcra::{Ticks, credit, ticks};
 use crate::share::{
-    CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, ShareSlot,
+    CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, ShareSlot, burst_floor,
 };
 use crate::shared::Shared;
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
@@ -125,15 +126,12 @@ fn overdrawn(missing: Ticks, from: Multiplier, to: Multiplier) -> Ticks {
 }
 
 impl Lapse {
-    /// As [`Lapse::apply`], but exact. A packet in between may have applied it: so it makes no more of what is
-    /// missing than a packet, either.
-    fn exactly(&self, tat: Ticks, tier: &Tier) -> Ticks {
-        let tolerance = tier.tolerance;
+    /// As [`Lapse::apply`], but exact.
+    fn exactly(&self, tat: Ticks, tolerance: Ticks) -> Ticks {
         if self.spares(tat, tolerance) {
             return tat;
         }
-        let most = self.at + tolerance + self.to.cost(tier.cost(LARGEST_FRAME));
-        converted(tat, self.at, tolerance, self.from, self.to).min(most.max(tat))
+        converted(tat, self.at, tolerance, self.from, self.to)
     }
 }
 
@@ -208,7 +206,7 @@ impl<'a> Bucket<'a> {
     /// What it may use.
     #[must_use]
     pub fn held(&self) -> Held {
-        self.share.held(self.policy.floor())
+        self.share.held(self.policy.floor(), self.policy.home)
     }
 
     /// Its tiers and their times, the one that tells whose it is last.
@@ -219,6 +217,18 @@ impl<'a> Bucket<'a> {
         second.into_iter().chain([(0, &policy.first, first_tat)])
     }
 
+    /// The burst floor of a tier at this floor.
+    fn burst_floor(&self, floor: u32, tier: &Tier) -> Ticks {
+        // What sources share has none, as it has no `last_seen`.
+        self.last_seen.map_or(0, |_| burst_floor(Multiplier(floor).home(), tier.tolerance))
+    }
+
+    /// The debt of a bucket that is empty, at a share and this floor.
+    fn deepest(&self, share: Multiplier, floor: u32, tier: &Tier) -> Ticks {
+        let beyond = [self.burst_floor(floor, tier), tier.cost(LARGEST_FRAME)];
+        beyond.into_iter().fold(tier.tolerance, |debt, cost| debt + share.cost(cost))
+    }
+
     fn is_of(&self, tag: u64) -> bool {
         atomic::load(self.tag) == tag
     }
@@ -226,6 +236,17 @@ impl<'a> Bucket<'a> {
     /// Gives the bucket of the source with `tag` a grant, or leaves it the one that it has, and the floor
     /// of its policy. `clock` tells the exact time, ns since boot.
     pub fn change(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
+        if grant.is_some() && u64::from(self.policy.floor().0) < atomic::load(&self.share.floor) {
+            // A larger floor by itself: between both words its debt would be worth less than its tokens.
+            let raised = self.change_both(tag, None, &clock);
+            if !matches!(raised, Outcome::Done) {
+                return raised;
+            }
+        }
+        self.change_both(tag, grant, clock)
+    }
+
+    fn change_both(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
         let last_ns = self.last_seen.map(|word| LastSeen(atomic::load(word)).ns());
         let old_floor = atomic::load(&self.share.floor);
         let mut held = self.held();
@@ -233,10 +254,13 @@ impl<'a> Bucket<'a> {
         if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.whole().is_cluster() {
             return Outcome::Gone;
         }
-        let after = Held { grant: grant.unwrap_or(held.grant), floor: self.policy.floor().0 };
+        let after = Held { floor: self.policy.floor().0, home: self.policy.home, ..held };
+        let after = Held { grant: grant.unwrap_or(held.grant), ..after };
         let to = after.at(at_ns).multiplier();
         let at = ticks(at_ns);
         let had = held.at(at_ns).multiplier();
+        // As no packet has seen what follows.
+        let before = self.tats.map(atomic::load);
         // It would end while this is under way. So it is ended first, for packets as for what
         // follows.
         let ends = held.at(at_ns + MARGIN_NS).multiplier() != had;
@@ -255,11 +279,15 @@ impl<'a> Bucket<'a> {
         };
         let raises = to < from;
         let margin = if raises { ticks(MARGIN_NS) } else { 0 };
-        let becomes = |tat, tier: &Tier, now| {
-            let tat = lapse.exactly(tat, tier);
-            let tat = if lowers { tat } else { converted(tat, now, tier.tolerance, from, to) };
+        let becomes = |tat, tier: &Tier, now: Ticks| {
+            let tolerance = tier.tolerance;
+            let [had, has] = [held.floor, after.floor].map(|floor| self.burst_floor(floor, tier));
+            let tat = lapse.exactly(tat, tolerance);
+            let tat = if lowers { tat } else { converted(tat, now, tolerance, from, to) };
+            // A larger burst floor brings no tokens, either.
+            let tat = if has > had { tat.max(now) + to.cost(has - had) } else { tat };
             // Of no share a packet is missing for as long as it takes.
-            let most = now + tier.tolerance + to.cost(tier.cost(LARGEST_FRAME));
+            let most = now + self.deepest(to, after.floor, tier);
             if from.is_nothing() { tat.min(most) } else { tat }
         };
         let mut tats = [0; 2];
@@ -314,6 +342,16 @@ impl<'a> Bucket<'a> {
                     replace(word, holds, |tat| Some(tat.max(at) + late));
                 }
                 _ => {}
+            }
+        }
+        // A packet between two of these words may have applied a `Lapse` that the change reckons with, too. No source's
+        // bucket lacks more than it has room for, but for what CPUs that met have overdrawn before.
+        if self.last_seen.is_some() {
+            let now = ticks(clock());
+            for (number, tier, word) in self.tiers() {
+                let owed = before[number].saturating_sub(at + self.deepest(had, held.floor, tier));
+                let most = now + self.deepest(to, after.floor, tier) + overdrawn(owed, had, to);
+                replace(word, holds, |tat| (tat > most).then_some(most));
             }
         }
         if raises {

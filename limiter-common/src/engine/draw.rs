@@ -27,11 +27,11 @@ pub(super) struct Tats {
     pub(super) second: Ticks,
 }
 
-/// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
+/// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its room.
 #[inline(always)]
 pub(super) fn deepest(price: CostMultiplier, tier: &Tier) -> Ticks {
     let beyond = if price.is_cluster() { dearest(price, tier, LARGEST_FRAME) } else { 0 };
-    tier.tolerance + beyond
+    price.room(tier.tolerance) + beyond
 }
 
 /// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
@@ -40,19 +40,19 @@ pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks 
     price.cost(tier.cost(length)).min(MAX_COST)
 }
 
-/// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
+/// Judges a packet of `cost` by a bucket at `tat` that has `room`, as [`decide`].
 #[inline(always)]
 fn decide_at(
     price: CostMultiplier,
     tat: Ticks,
     now: Ticks,
     cost: Ticks,
-    tolerance: Ticks,
+    room: Ticks,
 ) -> Option<Ticks> {
     if price.is_cluster() {
-        return decide_shared(tat, now, cost, tolerance);
+        return decide_shared(tat, now, cost, room);
     }
-    decide(tat, now, cost, tolerance)
+    decide(tat, now, cost, room)
 }
 
 /// Judges the first packet of a bucket, of `length` bytes, by one of its tiers.
@@ -69,7 +69,7 @@ fn decide_first(
         // What is owed leaves room for a packet: a gate is an eighth of the limit at the most, or lets nothing pass.
         return (cost <= u64::from(tier.limit)).then_some(word + cost);
     }
-    decide_at(price, word, now, price.cost(cost), tier.tolerance)
+    decide_at(price, word, now, price.cost(cost), price.room(tier.tolerance))
 }
 
 /// Judges the first packet of a bucket, of `length` bytes, by all tiers of a policy: whether it is admitted, and what a
@@ -82,12 +82,12 @@ pub(super) fn judge(
     length: u32,
     now: Ticks,
 ) -> (bool, Tats) {
-    let decide = |which, word| decide_first(policy.tier(which), price, word, length, now);
-    let Some(first) = decide(Which::First, at.first) else { return (false, at) };
+    let tier = policy.tier(Which::First);
+    let Some(first) = decide_first(tier, price, at.first, length, now) else { return (false, at) };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
-    match decide(Which::Second, at.second) {
+    match decide_first(policy.tier(Which::Second), price, at.second, length, now) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
     }
@@ -174,12 +174,13 @@ impl BucketRef<'_> {
         now: Ticks,
         is_its: impl Fn() -> bool,
     ) -> Charge {
-        let tat = self.lengthened(&policy.first, self.first, tat);
-        let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
+        let room = self.price.room(policy.first.tolerance);
+        let tat = self.lengthened(&policy.first, self.first, tat, room);
+        let decide = |tat, cost, room| decide_at(self.price, tat, now, cost, room);
         // What is beyond the bucket is owed.
         let added = |_| Charge::Admitted;
         let first = self.price.cost(policy.first.cost(length));
-        let decide_first = |tat| decide(tat, first, &policy.first);
+        let decide_first = |tat| decide(tat, first, room);
         let mut second = 0;
         if policy.has_second() {
             // The second tier first: that word is only known to be the source's by the first one,
@@ -188,14 +189,15 @@ impl BucketRef<'_> {
             if !is_its() {
                 return Charge::Gone;
             }
-            let at = self.lengthened(&policy.second, self.second, at);
+            let room = self.price.room(policy.second.tolerance);
+            let at = self.lengthened(&policy.second, self.second, at, room);
             // Before anything is taken from the second tier, so that nothing has to be given back
             // as a rule.
             if decide_first(tat).is_none() {
                 return Charge::OverLimit;
             }
             second = self.price.cost(policy.second.cost(length));
-            let decide_second = |tat| decide(tat, second, &policy.second);
+            let decide_second = |tat| decide(tat, second, room);
             let charged = charge(state, self.second, at, second, decide_second, added, &is_its);
             if charged != Charge::Admitted {
                 return charged;
@@ -209,13 +211,13 @@ impl BucketRef<'_> {
     }
 
     /// What a word that was `tat` a moment ago comes to by what has become of the bucket's share since its last
-    /// packet, and writes it: whoever comes next does not know of it.
+    /// packet, and writes it: whoever comes next does not know of it. It has `room` by now.
     #[inline(always)]
-    fn lengthened(&self, tier: &Tier, word: &AtomicU64, tat: Ticks) -> Ticks {
+    fn lengthened(&self, tier: &Tier, word: &AtomicU64, tat: Ticks, room: Ticks) -> Ticks {
         if self.lapse.spares(tat, tier.tolerance) {
             return tat;
         }
-        let most = dearest(self.price, tier, LARGEST_FRAME);
+        let most = room - tier.tolerance + dearest(self.price, tier, LARGEST_FRAME);
         let next = self.lapse.apply(tat, tier.tolerance, most);
         // If this fails, another CPU has done it, or has charged a packet at the share before.
         atomic::replace(word, tat, next);
@@ -244,14 +246,15 @@ fn lasts_shared(tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
         // The share is nothing. It denies as long as it is what it is.
         return MAX_NS;
     }
-    let mut wait = debt.saturating_sub(tier.tolerance);
-    if tier.tolerance < MIN_TOLERANCE {
+    let room = price.room(tier.tolerance);
+    let mut wait = debt.saturating_sub(room);
+    if room < MIN_TOLERANCE {
         // It must not be full before somebody looks.
         wait = wait.saturating_sub(MIN_TOLERANCE);
     }
     // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
     // longer than the bucket has room for what it earns.
-    let longest = (tier.tolerance / TICKS_PER_NS).clamp(MAX_SHARED_NS, MAX_NS);
+    let longest = (room / TICKS_PER_NS).clamp(MAX_SHARED_NS, MAX_NS);
     (wait / TICKS_PER_NS).min(longest)
 }
 
@@ -264,7 +267,8 @@ mod tests {
     use crate::share::{MAX_SHARED_COST, Multiplier};
 
     const MS: Ticks = 1_000_000 * TICKS_PER_NS;
-    const SHARE: CostMultiplier = CostMultiplier::from_share(Multiplier::WHOLE);
+    const SHARE: CostMultiplier =
+        CostMultiplier::from_share(Multiplier::WHOLE, Multiplier::WHOLE.home());
 
     const fn tier(fixed: Ticks, tolerance: Ticks) -> Tier {
         Tier::of_packets(fixed, tolerance)
@@ -291,11 +295,12 @@ mod tests {
     fn no_packet_costs_more_than_a_bucket_can_owe() {
         assert_eq!(dearest(CostMultiplier::LOCAL, &tier(7 * MS, 9 * MS), 100), 7 * MS);
         assert_eq!(dearest(SHARE, &tier(MAX_COST, 9 * MS), 100), MAX_COST);
-        let nothing = CostMultiplier::from_share(Multiplier::NOTHING);
+        let nothing = CostMultiplier::from_share(Multiplier::NOTHING, 0);
         assert_eq!(dearest(nothing, &tier(MS, 9 * MS), 100), MAX_COST);
-        // Only a share lets its bucket owe a packet more.
-        assert_eq!(deepest(CostMultiplier::LOCAL, &tier(7 * MS, 9 * MS)), 9 * MS);
-        assert_eq!(deepest(SHARE, &tier(7 * MS, 9 * MS)), 16 * MS);
+        // Only a share lets its bucket owe a packet more, and the burst floor.
+        let deepest = |price| deepest(price, &tier(7 * MS, 9 * MS));
+        assert_eq!(deepest(CostMultiplier::LOCAL), 9 * MS);
+        assert_eq!(deepest(SHARE), 9 * MS + 9 * MS + 7 * MS);
     }
 
     #[test]
@@ -309,8 +314,8 @@ mod tests {
 
     #[test]
     fn a_share_denies_until_its_debt_is_paid_but_no_longer_than_it_has_room_for() {
-        let lasts =
-            |tolerance, debt| lasts(&tier(MS, tolerance), SHARE, debt, 100, 0) * TICKS_PER_NS;
+        // Half of the room is the burst floor.
+        let lasts = |room, debt| lasts(&tier(MS, room / 2), SHARE, debt, 100, 0) * TICKS_PER_NS;
         let (least, shortest) = (MIN_TOLERANCE, MAX_SHARED_NS * TICKS_PER_NS);
         assert_eq!(lasts(least, least + 3 * MS), 3 * MS);
         assert_eq!(lasts(least, least), 0);
@@ -325,10 +330,10 @@ mod tests {
     #[test]
     fn a_share_of_nothing_denies_as_long_as_it_may_be_remembered() {
         let lasts = |price| lasts(&tier(MS, MS), price, 0, 100, 0);
-        let nothing = CostMultiplier::from_share(Multiplier::NOTHING);
+        let nothing = CostMultiplier::from_share(Multiplier::NOTHING, 0);
         assert_eq!((lasts(SHARE), lasts(nothing)), (0, MAX_NS));
         // At the bound a packet may still have room.
-        let most = CostMultiplier::from_share(Multiplier::from_units(1 << 20));
+        let most = CostMultiplier::from_share(Multiplier::from_units(1 << 20), 0);
         let tier = tier(MAX_SHARED_COST, MS);
         assert_eq!(most.cost(tier.cost(MIN_FRAME)), MAX_TOLERANCE);
         assert_eq!(super::lasts(&tier, most, 0, 100, 0), 0);

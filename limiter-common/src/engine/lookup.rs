@@ -11,7 +11,7 @@ use crate::features::{Features, PolicyRef};
 use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
-use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
+use crate::share::{CostMultiplier, Grant, Held, Lapse};
 use crate::table::{
     FILLED, Matches, Slot, WAYS, fingerprint, is_claimed, is_filled, makes_room, slot_index,
 };
@@ -74,15 +74,10 @@ impl<'a> SlotRef<'a> {
         }
         let share = state.share(self.index)?;
         let before = atomic::load(&share.floor) as u32;
-        let floor = Self::floor(policy, before).0;
-        Some((Held { grant: Grant(atomic::load(&share.grant)), floor }, before))
-    }
-
-    /// What its bucket may use without end, whose floor was `before`.
-    #[inline(always)]
-    fn floor(policy: PolicyRef<'_>, before: u32) -> Multiplier {
-        // The floor may have become smaller, or the limit the cluster's, since then.
-        Multiplier(policy.floor().0.max(before))
+        Some((
+            Held::new(Grant(atomic::load(&share.grant)), before, policy.floor(), policy.home),
+            before,
+        ))
     }
 
     /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
@@ -227,8 +222,8 @@ pub fn renew<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attemp
     let policy = state.active(resolved.slot())?;
     let mut price = CostMultiplier::LOCAL;
     if policy.is_cluster() {
-        let before = atomic::load(&state.share(index)?.floor) as u32;
-        price = CostMultiplier::from_share(SlotRef::floor(policy, before));
+        let own = atomic::load(&state.share(index)?.floor) as u32;
+        price = Held::new(Grant::NOTHING, own, policy.floor(), policy.home).at(0);
     }
     // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
     let is_same = u64::from(seen.slot() == resolved.slot());

@@ -137,7 +137,7 @@ pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     let mut price = CostMultiplier::LOCAL;
     let mut full = [now; 2];
     if policy.is_cluster() {
-        price = CostMultiplier::from_share(policy.floor());
+        price = CostMultiplier::from_share(policy.floor(), policy.home);
         full = policy.filled().map(|filled| filled.max(now));
     }
     // Where no limit of the cluster ever was, its line is left alone.

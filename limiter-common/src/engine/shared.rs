@@ -164,7 +164,7 @@ impl<'a> Met<'a> {
     #[inline(always)]
     fn at(mut self, now_ns: u64) -> Self {
         if self.policy.is_cluster() {
-            self.price = self.shared.share.held(self.policy.floor()).at(now_ns);
+            self.price = self.shared.share.held(self.policy.floor(), 0).at(now_ns);
         }
         self
     }

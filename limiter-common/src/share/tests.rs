@@ -61,6 +61,27 @@ proptest! {
         prop_assert_eq!(multiplier.cost(MAX_SHARED_COST + 1), NEVER);
     }
 
+    /// Of a floor of home share h it is h of the tolerance, so that all hosts' are no more than that.
+    #[test]
+    fn a_burst_floor_is_the_home_shares_part_of_the_tolerance(
+        home in 0.0f64..=1.0, tolerance in prop_oneof![0u64..1 << 20, 0..=MAX_TOLERANCE],
+    ) {
+        let floor = Multiplier::from_units((home / FLOORS as f64 * (1u64 << 32) as f64) as u64);
+        let burst_floor = burst_floor(floor.home(), tolerance);
+        // What takes minutes is divided no further.
+        let exact = home * tolerance.min(MAX_SHARED_COST) as f64;
+        prop_assert!(burst_floor as f64 <= exact, "{} {}", burst_floor, exact);
+        let least = exact - tolerance.min(MAX_SHARED_COST) as f64 / 32_768.0 * 3.0 - 1.0;
+        prop_assert!(floor.is_nothing() || burst_floor as f64 >= least, "{} {}", burst_floor, least);
+        // It is worth more time at a smaller share, and nobody's beside a limit of this host alone.
+        prop_assert_eq!(CostMultiplier::LOCAL.room(tolerance), tolerance);
+        prop_assume!(!floor.is_nothing());
+        let room = CostMultiplier::from_share(floor, floor.home()).room(tolerance);
+        let exact = tolerance as f64 + burst_floor as f64 / floor.part();
+        prop_assert!(room as f64 <= exact, "{} {}", room, exact);
+        prop_assert!((exact - room as f64) * floor.part() <= 2.0, "{} {}", room, exact);
+    }
+
     #[test]
     fn a_grant_ends_early_and_never_late(
         multiplier in multiplier(), until in 0u64..1 << 60, off in -3_000_000i64..3_000_000,
@@ -226,8 +247,10 @@ proptest! {
     ) {
         let mut now = 1u64 << 50;
         let mut floor = Floor::new(Multiplier::from_units(1 << 30), 0);
+        // Beside the one packet.
         let tokens = |floor: &Floor, now: u64| {
-            crate::gcra::credit(floor.filled(tolerance), now, tolerance) as f64 * floor.share().part()
+            let room = CostMultiplier::from_share(floor.share(), floor.share().home()).room(tolerance);
+            crate::gcra::credit(floor.filled(tolerance), now, room) as f64 * floor.share().part()
         };
         for (units, gap) in steps {
             let start = now;
@@ -236,7 +259,8 @@ proptest! {
             let earned = tokens(&floor, now);
             prop_assert!(earned - before <= (now - start) as f64 * floor.share().part() + 1.0);
             floor = floor.becoming(Multiplier::from_units(units), now);
-            prop_assert!(tokens(&floor, now) <= earned * (1.0 + 1e-12), "{:?}", floor);
+            // But for a tick, to which room is rounded.
+            prop_assert!(tokens(&floor, now) <= earned * (1.0 + 1e-12) + 1.0, "{:?}", floor);
         }
     }
 }
@@ -293,6 +317,9 @@ fn ends_of_the_range() {
     // What a share of nothing holds is worth nothing, and keeps its time.
     assert_eq!(worth(77, Multiplier::NOTHING, Multiplier::WHOLE, 100), 0);
     assert_eq!(worth(77, Multiplier::WHOLE, Multiplier::NOTHING, 100), 77);
+    // Who has everything has all of the burst, half of which is the tolerance.
+    assert_eq!(burst_floor(Multiplier::WHOLE.home(), 77), 77);
+    assert_eq!((Multiplier::NOTHING.home(), Multiplier(0).home()), (0, 0));
 }
 
 #[test]
@@ -328,4 +355,19 @@ fn many_raises_are_remembered_as_fewer() {
     let later = floor.becoming(Multiplier::WHOLE, 1 << 60);
     assert_eq!(later.clone().becoming(Multiplier::NOTHING, 1 << 61).filled(1 << 40), 0);
     assert!(later.filled(1 << 40) > 1 << 60);
+}
+
+#[test]
+fn buckets_of_a_host_that_has_started_earn_what_they_hold() {
+    let share = Multiplier::from_units((1 << 32) / 2 / FLOORS);
+    let tolerance = 1 << 40;
+    let room = CostMultiplier::from_share(share, share.home()).room(tolerance);
+    // Ten bursts of half the limit, and a half.
+    assert!((20 * tolerance..=21 * tolerance).contains(&room), "{room}");
+    assert_eq!(Floor::of_boot(share).filled(tolerance), room);
+    // A daemon before this one had a limit with a longer burst, too.
+    let at = 5 * room;
+    let kept = Floor::new(share, 100 * room).becoming(share, at);
+    assert_eq!(kept.filled(tolerance), at + room);
+    assert_eq!(Floor::new(share, 0).becoming(share, at).filled(tolerance), 0);
 }

@@ -67,10 +67,10 @@ impl Words {
         Self::new([ms(40), ms(80)])
     }
 
-    /// Overdrawn by much more than the margin, or the debt that this adds would be most of it.
-    fn overdrawn() -> Self {
+    /// Overdrawn by so much, which is much more than the margin, or the debt that this adds would be most of it.
+    fn overdrawn(by: Ticks) -> Self {
         let words = Self::new([0; 2]);
-        words.charge(ms(800));
+        words.charge(by);
         words
     }
 
@@ -128,8 +128,11 @@ impl Words {
     fn change_by(&self, grant: Option<Grant>, looks: [u64; 3], happens: impl Fn(usize)) -> Outcome {
         let look = Cell::new(0);
         self.bucket().change(TAG, grant, || {
-            happens(look.get());
-            NOW + looks[look.replace(look.get() + 1)]
+            let number = look.replace(look.get() + 1);
+            // The last one, which only clamps, is right after the one before.
+            let Some(ns) = looks.get(number) else { return NOW + looks[2] };
+            happens(number);
+            NOW + ns
         })
     }
 
@@ -262,26 +265,41 @@ fn a_lower_share_begins_with_the_end_of_the_grant() {
     }));
 }
 
-/// Less is missing at the larger share, unless a packet came before that was written.
+/// Less is missing at the larger share, also of what is beyond an empty bucket: CPUs that met have overdrawn that.
 #[test]
 fn a_raise_shortens_the_debt_of_who_is_overdrawn() {
-    let words = Words::overdrawn();
-    let before = words.tokens(0);
-    done(words.change(HALF, [0, SOON, 2 * SOON], |_| ()));
-    // It earned at the former share until then.
-    let earned = ticks(2 * SOON) as f64 * EIGHTH.part();
-    for (has, had) in words.tokens(2 * SOON).into_iter().zip(before) {
-        assert!(has <= had + earned && has + 1.0 > had + earned, "{has} of {had}");
-    }
-    let words = Words::overdrawn();
-    let paid = ms(1);
-    let before = words.tats();
-    done(words.change(HALF, [0, SOON, 2 * SOON], |look| {
-        if look == 2 {
-            words.charge(paid);
+    for by in [ms(800), ms(1000)] {
+        let words = Words::overdrawn(by);
+        let before = words.tokens(0);
+        done(words.change(HALF, [0, SOON, 2 * SOON], |_| ()));
+        // It earned at the former share until then.
+        let earned = ticks(2 * SOON) as f64 * EIGHTH.part();
+        for (has, had) in words.tokens(2 * SOON).into_iter().zip(before) {
+            assert!(has <= had + earned && has + 1.0 > had + earned, "{has} of {had}");
         }
-    }));
-    assert_eq!(words.tats(), before.map(|tat| tat + paid));
+    }
+}
+
+/// A packet that comes before the shorter debt is written keeps the long one, as far as the bucket has room for it.
+#[test]
+fn a_packet_in_between_costs_an_overdrawn_bucket_no_more_than_an_empty_one_lacks() {
+    let raised = |by| {
+        let words = Words::overdrawn(by);
+        let before = words.tats();
+        done(words.change(HALF, [0, SOON, 2 * SOON], |look| {
+            if look == 2 {
+                words.charge(ms(1));
+            }
+        }));
+        (before, words)
+    };
+    let (before, words) = raised(ms(100));
+    assert_eq!(words.tats(), before.map(|tat| tat + ms(1)));
+    let (_, words) = raised(ms(800));
+    // The burst floor and a packet: the home share is all of the limit.
+    let lacks = |tier: &Tier| -((tier.tolerance + tier.cost(LARGEST_FRAME)) as f64);
+    let Policy { first, second, .. } = &words.policy;
+    assert_eq!(words.tokens(2 * SOON), [lacks(first), lacks(second)]);
 }
 
 /// No debt and no share of the former source is left to it, at whichever look it comes and whatever the change
@@ -290,7 +308,7 @@ fn a_raise_shortens_the_debt_of_who_is_overdrawn() {
 fn who_gets_the_bucket_midway_gets_it_as_it_is() {
     let cases: [(fn() -> Words, Multiplier); 4] = [
         (Words::rich, WHOLE),
-        (Words::overdrawn, WHOLE),
+        (|| Words::overdrawn(ms(800)), WHOLE),
         (|| Words::rich().with(WHOLE), WHOLE),
         (|| Words::rich().with(WHOLE), HALF),
     ];

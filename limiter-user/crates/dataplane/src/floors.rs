@@ -54,7 +54,7 @@ impl Floors {
         // that are made now would be too full.
         let floor = match self.floor(in_force) {
             Some(former) => former.becoming(share, at),
-            None => Floor::new(share, 0),
+            None => Floor::of_boot(share),
         };
         Self { cluster: Some((floor.among(hosts), includes)) }
     }

@@ -354,14 +354,16 @@ impl Memory {
             let mut left = [None; 2];
             for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
                 let limited = tier.filter(|(_, terms)| terms.unit != Terms::NOTHING);
-                *left = limited.map(|(tier, terms)| (tier, terms, left_of(tier, tat, now.ticks())));
+                *left = limited
+                    .map(|(tier, terms)| (tier, terms, left_of(tier, tat, price, now.ticks())));
             }
             left
         });
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
         let used_up = left.iter().chain(&also_left).any(|(tier, _, left)| {
-            let all = tier.window().map_or(tier.tolerance, |window| window.limit.into());
+            let all =
+                tier.window().map_or(price.room(tier.tolerance), |window| window.limit.into());
             *left < (all / 16).max(2 * price.cost(tier.cost(1514)))
         });
         // Drops stay counted for as long as the bucket is there: "limited" is who still sends, too.
@@ -426,17 +428,17 @@ impl Memory {
 }
 
 /// What is left of a tier by its word: ticks of a bucket, units of a window.
-fn left_of(tier: &Tier, word: u64, now: Ticks) -> u64 {
+fn left_of(tier: &Tier, word: u64, price: CostMultiplier, now: Ticks) -> u64 {
     match tier.window() {
         Some(window) => u64::from(window.limit).saturating_sub(window.used(word, now)),
-        None => credit(word, now, tier.tolerance),
+        None => credit(word, now, price.room(tier.tolerance)),
     }
 }
 
 /// What a tier's bucket holds, packets or bytes; of a limit of the cluster a packet more than its credit is worth.
 fn tokens(tier: &Tier, terms: &Terms, tat: Ticks, price: CostMultiplier, now: Ticks) -> f64 {
     if tier.window().is_some() {
-        return (left_of(tier, tat, now) << tier.shift) as f64;
+        return (left_of(tier, tat, price, now) << tier.shift) as f64;
     }
     let per_token = if terms.unit == Terms::BYTES {
         tier.per_byte as f64 / f64::from(tier.shift).exp2()
@@ -444,7 +446,7 @@ fn tokens(tier: &Tier, terms: &Terms, tat: Ticks, price: CostMultiplier, now: Ti
         tier.fixed as f64
     };
     let packet = if price.is_cluster() { price.cost(tier.cost(1514)) } else { 0 };
-    let left = credit(tat, now, tier.tolerance + packet) as f64;
+    let left = credit(tat, now, price.room(tier.tolerance) + packet) as f64;
     // What a byte costs is rounded up, and the bucket has room for it.
     (left * price.multiplier().part() / per_token).min(terms.burst as f64)
 }

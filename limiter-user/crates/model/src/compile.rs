@@ -64,7 +64,9 @@ pub fn compile_shared(
     for tier in [&mut policy.first, &mut policy.second] {
         // Each host's bucket holds a packet whatever its share, which is not to be divided any more.
         let packets = tier.cost(max_frame).saturating_mul(u64::from(floor.hosts()));
-        tier.tolerance = tier.tolerance.saturating_sub(packets);
+        // The other half are burst floors.
+        let rest = tier.tolerance.saturating_sub(packets);
+        tier.tolerance = rest - (rest / 2).min(MAX_SHARED_COST);
     }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
     let mut shared = policy.shared_by_hosts(floor.share(), filled);
@@ -225,6 +227,7 @@ mod tests {
     use super::*;
     use crate::Ban;
     use limiter_common::gcra::decide;
+    use limiter_common::share::CostMultiplier;
 
     fn limit(rate: &str, burst: u64) -> Limit {
         let limit = Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
@@ -323,7 +326,8 @@ mod tests {
             assert!(policy.whole().is_cluster() && (policy.floor().part() - part).abs() < 1e-4);
             let fixed = whole.first.fixed;
             assert_eq!(policy.first.fixed, whole.first.fixed);
-            assert_eq!(policy.first.tolerance + fixed, whole.first.tolerance);
+            // Each host's packet, and burst floors, are beside it.
+            assert_eq!(2 * policy.first.tolerance + fixed, whole.first.tolerance);
             let many = compile_shared(&limit, &share(part).among(3000), 27, 1514).unwrap();
             assert_eq!(many.first.tolerance, 0);
             assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit.scoped(scope).unwrap()));
@@ -340,13 +344,15 @@ mod tests {
     fn who_gets_a_bucket_after_a_raise_finds_it_no_fuller_than_before() {
         let limit = limit("1000pps", 2000);
         let at = 5_000_000_000 * TICKS_PER_NS;
-        let raised = share(0.1).becoming(share(0.4).share(), at);
+        let raised = share(0.01).becoming(share(0.04).share(), at);
         let policy = compile_shared(&limit, &raised, 27, 1514).unwrap();
-        // A quarter of the tolerance is left, but for what rounding takes.
-        let due = (at + policy.first.tolerance / 4 * 3) as f64;
+        // Home shares of 0.2 and 0.8: a quarter of all that there is room for is left, but for what rounding takes.
+        let room =
+            CostMultiplier::from_share(policy.floor(), policy.home).room(policy.first.tolerance);
+        let due = (at + room / 4 * 3) as f64;
         let [filled, _] = policy.filled();
         assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);
-        assert_eq!(compile_shared(&limit, &share(0.4), 27, 1514).unwrap().filled(), [0; 2]);
+        assert_eq!(compile_shared(&limit, &share(0.04), 27, 1514).unwrap().filled(), [0; 2]);
     }
 
     #[test]

@@ -205,6 +205,8 @@ impl Traffic {
 #[derive(Clone, Debug)]
 pub(super) struct Conforming {
     pattern: Pattern,
+    /// When it begins, s.
+    since: f64,
     /// What a packet is of what the limit lets through in a second.
     size: f64,
     sent: u64,
@@ -224,18 +226,17 @@ pub(super) struct Packet {
 }
 
 impl Conforming {
-    /// When it begins, s: hosts that start together have given each other nothing before.
-    const SINCE: f64 = 1.0;
     /// How long it stays with a host, if it hops, s: longer than it is remembered there, so that it is new when it is back.
     const STAYS: f64 = 4.0;
 
-    pub(super) fn new(pattern: Pattern, rate: Rate) -> Self {
-        Self { pattern, size: 1.0 / rate.per_second(), sent: 0 }
+    /// One that begins so many seconds `since` the start.
+    pub(super) fn new(pattern: Pattern, since: f64, rate: Rate) -> Self {
+        Self { pattern, since, size: 1.0 / rate.per_second(), sent: 0 }
     }
 
     /// Its next packet that has been sent by `now`, ns, to one of the hosts that are `there`.
     pub(super) fn next(&mut self, now: u64, there: &[bool]) -> Option<Packet> {
-        let at = Self::SINCE + 2.0 * self.size * self.sent as f64;
+        let at = self.since + 2.0 * self.size * self.sent as f64;
         if at > now as f64 / 1e9 {
             return None;
         }
@@ -326,7 +327,7 @@ mod tests {
     fn who_conforms_sends_half_of_the_limit_to_whom_it_says() {
         let rate: Rate = "20pps".parse().unwrap();
         let sent = |pattern, there: &[bool]| {
-            let mut source = Conforming::new(pattern, rate);
+            let mut source = Conforming::new(pattern, 1.0, rate);
             std::iter::from_fn(|| source.next(9_000_000_000, there)).collect::<Vec<_>>()
         };
         let one = sent(Pattern::One, &[true; 3]);

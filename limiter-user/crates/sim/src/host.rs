@@ -270,8 +270,8 @@ impl<S: Scheme> Host<S> {
     }
 
     /// The machine starts: with an empty kernel.
-    pub(super) fn boot(&mut self) {
+    pub(super) fn boot(&mut self, real: u64) {
         self.tracks.fill(Track::default());
-        self.kernel.boot();
+        self.kernel.boot(self.clock.local(real));
     }
 }

@@ -153,10 +153,9 @@ impl Scenario {
             // It goes on by what it knows, with what the others use in its place.
             FaultKind::Policy if parted => 1.0,
             FaultKind::Daemon | FaultKind::Crash => {
-                // Buckets that start are full of its floor.
-                let soon = fault.kind == FaultKind::Crash
-                    && fault.lasts.is_some_and(|lasts| lasts < self.burst);
-                let boot = if soon { FLOOR * burst } else { 0.0 };
+                // Buckets that start are empty, but for a packet.
+                let starts = fault.kind == FaultKind::Crash && fault.lasts.is_some();
+                let boot = if starts { self.packet() } else { 0.0 };
                 boot + match fault.store {
                     Store::Back if parted => 1.0,
                     Store::Back => FLOOR + NOISE,
@@ -165,8 +164,9 @@ impl Scenario {
             }
             _ => 0.0,
         };
-        // Whoever is not counted has its floor until it hears of that.
-        let floors = if self.counts_anew() { FLOOR * self.homes(fault) } else { 0.0 };
+        // Whoever is not counted has its floor until it hears of that, and its buckets their burst floor.
+        let kept = FLOOR + if self.packets { burst / 2.0 } else { 0.0 };
+        let floors = if self.counts_anew() { kept * self.homes(fault) } else { 0.0 };
         each * hosts + if is_apart(fault) { floors } else { 0.0 }
     }
 

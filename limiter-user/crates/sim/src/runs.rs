@@ -238,7 +238,8 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     );
     // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
     goal(share_sum <= promise.sum(), format!("shares add up to {share_sum:.6}"));
-    goal(lost <= promise.lost, Broken::Lost(lost, promise.lost).to_string());
+    let most = goals.lost.unwrap_or(promise.lost);
+    goal(lost <= most, Broken::Lost(lost, most).to_string());
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));
     }

@@ -175,6 +175,8 @@ pub struct Goals {
     pub overage: Option<f64>,
     /// The utilisation at least.
     pub utilisation: Option<f64>,
+    /// The packets of the `conforming` source that a host drops, at most; what is promised if it is not said.
+    pub lost: Option<u64>,
     /// The time to 90 % of what could be admitted after each step of the demand, at most.
     pub convergence: Option<Span>,
     /// What a host sends, bytes per second, at most.
@@ -255,7 +257,8 @@ pub struct Scenario {
     #[serde(default)]
     pub demand: Demand,
     /// One source more, which keeps to half of its limit: a packet after the other, to one host, to each in turn (`spread`),
-    /// or to another one every four seconds (`hopping`). It is to lose nothing but its first packet at each host.
+    /// or to another one every four seconds (`hopping`). It begins after a second, or after `warm_up` where nothing goes
+    /// wrong: hosts have earned their burst floors by then.
     pub conforming: Option<Pattern>,
     /// The network.
     #[serde(default)]
@@ -570,17 +573,26 @@ impl Scenario {
         self.demand.keys + usize::from(self.conforming.is_some())
     }
 
+    /// When the conforming source begins, s. Hosts that start together have given each other nothing before a second.
+    pub(super) fn conforms_since(&self) -> f64 {
+        if self.faults.is_empty() { self.warm_up.seconds() } else { 1.0 }
+    }
+
     /// When no fault is in effect, s: from the beginning on until the first one, and from `warm_up` on.
     pub(super) fn is_calm(&self, at: f64) -> bool {
         let first = self.all_faults().map(|fault| fault.at.seconds()).fold(f64::INFINITY, f64::min);
-        at > self.warm_up.seconds() || at < first && !self.founded
+        at >= self.warm_up.seconds() || at < first && !self.founded
     }
 
     /// What all hosts together may admit at once, in the time that the limit's rate takes for it, s: the burst, or a packet
     /// a host.
     pub(super) fn most_at_once(&self) -> f64 {
-        let packet = if self.packets { 1.0 / self.rate.per_second() } else { 0.0 };
-        self.burst.seconds().max(self.hosts as f64 * packet)
+        self.burst.seconds().max(self.hosts as f64 * self.packet())
+    }
+
+    /// A packet, in the time that the limit's rate takes for it, s. A fluid has none.
+    pub(super) fn packet(&self) -> f64 {
+        if self.packets { 1.0 / self.rate.per_second() } else { 0.0 }
     }
 
     /// Whether machines are copied.

@@ -15,6 +15,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("one", include_str!("suite/one.toml")),
     ("step", include_str!("suite/step.toml")),
     ("hopping", include_str!("suite/hopping.toml")),
+    ("conforming", include_str!("suite/conforming.toml")),
     ("cold", include_str!("suite/cold.toml")),
     ("crowd", include_str!("suite/crowd.toml")),
     ("diurnal", include_str!("suite/diurnal.toml")),

@@ -157,7 +157,9 @@ impl<'a, S: Scheme> World<'a, S> {
             limit: scenario.limit(),
             policy: None,
             traffic,
-            conforming: scenario.conforming.map(|pattern| Conforming::new(pattern, scenario.rate)),
+            conforming: scenario
+                .conforming
+                .map(|pattern| Conforming::new(pattern, scenario.conforms_since(), scenario.rate)),
             rng: root.fork(4),
             scenario,
         }
@@ -521,7 +523,7 @@ impl<'a, S: Scheme> World<'a, S> {
                 let shows = host.clock.local(self.now).0;
                 let shows = shows.saturating_add_signed((fault.clock * 1e9) as i64);
                 host.clock.set(self.now, Moment(shows));
-                host.boot();
+                host.boot(self.now);
                 self.restart(i, fault.store, number);
             }
             FaultKind::Disk => self.hosts[i].daemon.set_disk(Disk::Good),

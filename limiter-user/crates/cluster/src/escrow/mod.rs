@@ -34,6 +34,7 @@ mod view;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use limiter_common::share::FLOORS;
 use serde::{Deserialize, Serialize};
 
 pub use excess::Doubts;
@@ -72,7 +73,8 @@ pub struct Settings {
     pub weight: u32,
     /// Where it is.
     pub region: Region,
-    /// The part of its home share that it never delegates; the same on all hosts.
+    /// The part of its home share that it never delegates; the same on all hosts. One of [`FLOORS`] at the most, as the
+    /// kernel takes that for it.
     pub floor: Share,
     /// How often and for how long.
     pub timing: Timing,
@@ -92,7 +94,7 @@ pub struct Settings {
 impl Settings {
     /// The usual ones for a host, in the region of those for whom none is configured.
     pub fn new(me: HostId, weight: u32) -> Self {
-        let floor = Share::WHOLE.times(5, 100);
+        let floor = Share::WHOLE.times(1, FLOORS);
         Self {
             me,
             weight,

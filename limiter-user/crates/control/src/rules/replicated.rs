@@ -15,6 +15,7 @@ use api::requests::ChangeOptions;
 use cluster::limits::{Applied, Item, Now, Replica, Value, WallMs};
 use cluster::{ClusterConfig, HostId};
 use dataplane::ClusterTerms;
+use limiter_common::share::FLOORS;
 use model::Share;
 use model::lists::{ListChanges, Listing, Lists};
 use model::record::Row;
@@ -286,7 +287,10 @@ pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
         // What sources share has a packet for none of them.
         let cold = match as_one {
             true => floor * burst,
-            false => 1.0 + floor * (burst - f64::from(hosts)).max(0.0),
+            false => {
+                let home = (FLOORS as f64 * floor).min(1.0);
+                1.0 + (floor + home) / 2.0 * (burst - f64::from(hosts)).max(0.0)
+            }
         };
         (cold, burst)
     };

@@ -17,6 +17,8 @@ pub(super) enum Kernel {
         /// The limit's burst, in the time that its rate takes for it, s.
         burst: f64,
         floor: Share,
+        /// When the machine has started, if that was within the run: buckets were empty.
+        booted: Option<Moment>,
         buckets: Vec<Option<Bucket>>,
     },
     /// Whole packets, judged by the program's own code.
@@ -27,7 +29,7 @@ impl Kernel {
     /// One that admits a fluid of so many sources.
     pub(super) fn fluid(burst: f64, sources: usize) -> Self {
         // No floor until the daemon says what it is: a kernel must not admit what nobody has granted (P6).
-        Self::Fluid { burst, floor: Share::NONE, buckets: vec![None; sources] }
+        Self::Fluid { burst, floor: Share::NONE, booted: None, buckets: vec![None; sources] }
     }
 
     /// One that judges packets under a `limit` that so many hosts share. A machine that is to be copied `records` what
@@ -37,10 +39,13 @@ impl Kernel {
     }
 
     /// The same after the machine has started.
-    pub(super) fn boot(&mut self) {
-        *self = match self {
-            Self::Fluid { burst, buckets, .. } => Self::fluid(*burst, buckets.len()),
-            Self::Packets(packets) => Self::Packets(Box::new(packets.anew())),
+    pub(super) fn boot(&mut self, now: Moment) {
+        match self {
+            Self::Fluid { floor, booted, buckets, .. } => {
+                (*floor, *booted) = (Share::NONE, Some(now));
+                buckets.fill(None);
+            }
+            Self::Packets(packets) => **packets = packets.anew(),
         }
     }
 
@@ -48,9 +53,12 @@ impl Kernel {
     /// whole by now, and of those how many it admits, in the same unit.
     pub(super) fn admit(&mut self, source: usize, now: Moment, offered: f64) -> (f64, f64) {
         match self {
-            Self::Fluid { burst, floor, buckets } => {
-                let full = || Bucket::full(now, *floor, *burst);
-                let bucket = buckets[source].get_or_insert_with(full);
+            Self::Fluid { burst, floor, booted, buckets } => {
+                let new = || {
+                    let earned = booted.map_or(f64::INFINITY, |at| now.since(at).as_secs_f64());
+                    Bucket::full(now, *floor, burst.min(earned))
+                };
+                let bucket = buckets[source].get_or_insert_with(new);
                 (offered, bucket.admit(now, offered, *burst))
             }
             Self::Packets(packets) => packets.admit(source, now, offered),
@@ -81,7 +89,7 @@ impl Kernel {
     /// Changes the floor.
     pub(super) fn set_floor(&mut self, now: Moment, share: Share) {
         match self {
-            Self::Fluid { burst, floor, buckets } => {
+            Self::Fluid { burst, floor, buckets, .. } => {
                 *floor = share;
                 buckets.iter_mut().flatten().for_each(|it| it.set_floor(now, share, *burst));
             }
