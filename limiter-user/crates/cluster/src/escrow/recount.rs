@@ -447,7 +447,6 @@ impl Recount {
         let open = present.hosts.values().any(|known| known.standing.counted != Attempt::NONE);
         let due = settled || lost || open || lacks && !self.forgotten.is_empty();
         let may = era.number > 0
-            && !host.settings.planted(Planted::Unbounded)
             // Whoever the operator has told counts: others do not know.
             && (host.is_first()
                 || !self.forgotten.is_empty()
