@@ -26,6 +26,9 @@ const EMPTY: f64 = 0.12;
 /// shorter ones.
 // A fifth of a grant: a renewal that waits for one such step still comes in time.
 const LONG: Duration = Duration::from_millis(100);
+/// If it takes so long until each source has had its turn, that is too long, too.
+// Half of the time after which the escrow forgets a key without reports.
+const ROUND: Duration = Duration::from_millis(1500);
 /// How many times in a row there must be too much before sources are given up: a machine may stand still.
 const TIMEOUT: u32 = 2;
 
@@ -36,14 +39,16 @@ pub(super) struct AdmissionControl {
     since: Moment,
     busy: Duration,
     longest: Duration,
+    /// How long it takes until each has had its turn.
+    round: Duration,
     /// How many times in a row there was too much to do.
     full: u32,
 }
 
 impl AdmissionControl {
     pub(super) const fn new(now: Moment) -> Self {
-        let (busy, longest) = (Duration::ZERO, Duration::ZERO);
-        Self { most: FIRST, since: now, busy, longest, full: 0 }
+        let [busy, longest, round] = [Duration::ZERO; 3];
+        Self { most: FIRST, since: now, busy, longest, round, full: 0 }
     }
 
     /// How many sources may be tracked.
@@ -57,6 +62,11 @@ impl AdmissionControl {
         self.longest = self.longest.max(span);
     }
 
+    /// Each source has its turn within so long.
+    pub(super) const fn goes_round(&mut self, span: Duration) {
+        self.round = span;
+    }
+
     /// Reconsiders it where it is time, when so many sources are tracked.
     pub(super) fn renew(&mut self, now: Moment, tracked: usize) {
         let span = now.since(self.since);
@@ -65,9 +75,10 @@ impl AdmissionControl {
         }
         // By the time that has really passed: after a standstill a span may be seconds long.
         let load = self.busy.as_secs_f64() / span.as_secs_f64();
-        let long = std::mem::take(&mut self.longest).as_secs_f64() / LONG.as_secs_f64();
+        let step = std::mem::take(&mut self.longest).as_secs_f64() / LONG.as_secs_f64();
+        let long = step.max(self.round.as_secs_f64() / ROUND.as_secs_f64());
         (self.since, self.busy) = (now, Duration::ZERO);
-        // Both count: one long step may hide in a low load.
+        // Each counts: one long step may hide in a low load, and short looks may go round slowly.
         let full = load > FULL || long > 1.0;
         self.full = if full { self.full + 1 } else { 0 };
         if full {
@@ -75,7 +86,7 @@ impl AdmissionControl {
             self.most = self.most.min(tracked.max(MIN));
             if self.full >= TIMEOUT {
                 self.full = 0;
-                // By the worse of both. The clamp keeps one odd measure from giving up nearly all
+                // By the worst of all. The clamp keeps one odd measure from giving up nearly all
                 // sources.
                 let part = (GOOD / load).min(1.0 / long).clamp(0.25, 0.9);
                 let fewer = (tracked as f64 * part) as usize;
@@ -153,5 +164,23 @@ mod tests {
         }
         // 100 ms at most.
         assert!((150..=200).contains(&room.most()), "{room:?}");
+    }
+
+    #[test]
+    fn a_turn_that_comes_too_seldom_is_too_much_whatever_time_is_left() {
+        let mut room = AdmissionControl::new(Moment(0));
+        // So many of 5,000 at a look.
+        let mut run = |from: u32, many: usize, pause| {
+            for at in from..from + 20 {
+                let tracked = 5000.min(room.most());
+                room.goes_round(Duration::from_millis(pause) * tracked.div_ceil(many) as u32);
+                room.renew(Moment(0).after(SPAN * at), tracked);
+            }
+            room.most()
+        };
+        assert!(run(1, 2048, 40) >= 5000);
+        // One and a half seconds at most.
+        let found = run(21, 256, 300);
+        assert!((600..=1280).contains(&found), "{found}");
     }
 }

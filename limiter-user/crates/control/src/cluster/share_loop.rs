@@ -457,7 +457,9 @@ impl ShareLoop {
         let pause =
             if sources.is_empty() { IDLE_INTERVAL.min(4 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         // The pause grows with the scan's cost, which keeps the promise of `PART` on any machine.
-        self.due.look = now.after(pause.max(took * PART));
+        let pause = pause.max(took * PART);
+        sources.paused(pause);
+        self.due.look = now.after(pause);
         for key in seen.gone {
             self.forget(key);
         }

@@ -316,6 +316,12 @@ impl Sources {
         silent.map(|(key, it)| (it.busy, *key)).collect()
     }
 
+    /// There is so long between two looks.
+    pub(super) fn paused(&mut self, pause: Duration) {
+        let looks = self.at.len().div_ceil(self.pace.much());
+        self.room.goes_round(pause * u32::try_from(looks).unwrap_or(u32::MAX));
+    }
+
     /// The buckets that are to be looked at next, one after the other and then from the first one on again.
     fn whose_turn(&mut self) -> Vec<usize> {
         let much = self.pace.much().min(self.at.len());
