@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
@@ -129,8 +130,10 @@ pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> 
     // their end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(super::no_thread)?;
+    let mut shares = ShareLoop::new(host, plane, alone, pending, tell);
+    // Before the cluster counts as up: whoever asks then is told what this host has, and not that it has nothing.
+    shares.report();
     let thread = super::spawn("shares", move || {
-        let shares = ShareLoop::new(host, plane, alone, pending, tell);
         if let Err(failure) = runtime.block_on(shares.run(inputs)) {
             tracing::error!("cluster limit sharing has stopped: {failure}");
         }
@@ -437,8 +440,8 @@ impl ShareLoop {
             return;
         };
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
-        let begun = monotonic();
-        sources.room.renew(begun, sources.len());
+        let begun = worked();
+        sources.room.renew(monotonic(), sources.len());
         // Read before the scan: what the kernel reports during it is left for the next one, and
         // never lost.
         let noticed = self.plane.begun_to_be_limited();
@@ -453,7 +456,7 @@ impl ShareLoop {
         self.escrow.keep_half(sources.untracked.is_crowded());
         // The last thing that is told of a bucket, whatever else is: after what was tracked of it until now.
         let untracked = sources.untracked.renew(ended);
-        let took = ended.since(begun);
+        let took = worked().saturating_sub(begun);
         let pause =
             if sources.is_empty() { IDLE_INTERVAL.min(4 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         // The pause grows with the scan's cost, which keeps the promise of `PART` on any machine.
@@ -613,6 +616,12 @@ impl ShareLoop {
             withheld: self.pending.withheld,
         });
     }
+}
+
+/// How long this thread has worked. While it waits for a CPU it does not: on a busy machine a look of a
+/// millisecond would put off the next one for seconds, and grants would end.
+fn worked() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// That a thread which this one needs is gone.
