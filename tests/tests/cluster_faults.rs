@@ -358,10 +358,11 @@ fn a_cluster_is_upgraded_host_by_host_under_load_and_back() {
 #[test]
 fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     const MANY: u32 = 100_000;
-    /// A part of the limit of these at each host, 0.8 of it at one host, and less than a floor at one host.
+    /// A part of the limit of these at each host, 0.8 of it, less than a floor and half of it at one host.
     const GOOD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
     const ALONE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 6);
     const LITTLE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+    const HALF: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
     /// Some of the many.
     const SAMPLES: [u32; 2] = [7, 99_999];
     let hosts = Hosts::start(3, &[]);
@@ -401,13 +402,19 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     let watch = Watch::new(&hosts.fleet, SOURCE);
     let watch_alone = Watch::new(&hosts.fleet, ALONE);
     let watch_little = Watch::new(&hosts.fleet, LITTLE);
+    let watch_good = Watch::new(&hosts.fleet, GOOD);
     let samples = SAMPLES.map(|at| hosts.watch(Ipv4Addr::from_bits(first + at)));
     let begun = Instant::now();
     let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 2000.0)).into();
     let mut good: Vec<_> = all.map(|host| flood(&hosts.fleet, host, GOOD, 150.0)).into();
     good.push(flood(&hosts.fleet, 2, ALONE, 480.0));
     good.push(flood(&hosts.fleet, 1, LITTLE, 5.0));
+    good.push(flood(&hosts.fleet, 2, HALF, 300.0));
     seconds(4.0);
+    let dropped = |host: usize, source: Ipv4Addr| {
+        hosts.daemons[host].cli().ok(&["show", &source.to_string()])["dropped"].as_u64().unwrap()
+    };
+    let half_lost = dropped(2, HALF);
     let pids = all.map(|host| hosts.daemons[host].pid());
     let before = pids.map(|pid| (cpu_time(pid), own_memory(pid)));
     let from = begun.elapsed().as_secs_f64();
@@ -467,18 +474,19 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         admitted.utilisation(RATE, from + 1.0, to),
         admitted.utilisation(RATE, 2.0, from)
     );
-    for host in all {
-        let shown = hosts.daemons[host].cli().run(&["show", &GOOD.to_string()]).json;
-        let (passed, dropped) = (&shown["passed"], &shown["dropped"]);
-        println!(
-            "{}: the one that conforms: {passed} passed, {dropped} dropped",
-            tests::hosts::name(host)
-        );
-    }
+    // Whose demands fit is disturbed by nobody, whatever hosts keep for those that they do not track.
+    let lost = all.map(|host| dropped(host, GOOD));
+    let good = watch_good.stop().utilisation(450.0, from, to);
+    println!("three quarters of a limit at three hosts: {good:.3} of it passes, {lost:?} are lost");
+    assert!(good > 0.99, "{good}");
+    let half_lost = [half_lost, dropped(2, HALF)];
+    println!("half of a limit at one host: {half_lost:?} are lost before the flood and in the end");
+    assert!(half_lost[1] <= half_lost[0] + 1, "{half_lost:?}");
     for (sample, at) in samples.into_iter().zip(SAMPLES) {
         sample.stop().assert_kept(&format!("one of the many, {at}"), 0.5, 2.0);
     }
-    // Who was there before has its grants in time when this host has found how many it has time for.
+    // Who was there before has its grants in time. In the end two hosts keep half of their parts: two thirds of the limit
+    // are left at the third one.
     let alone = watch_alone.stop();
     let (before, at_once, in_the_end) = (
         alone.utilisation(480.0, 2.0, from),
@@ -488,7 +496,7 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     println!(
         "0.8 of a limit at one host: {before:.3} of it passes before, then {at_once:.3}, then {in_the_end:.3}"
     );
-    assert!(at_once.min(in_the_end) > 0.85, "{at_once} {in_the_end}");
+    assert!(at_once > 0.85 && in_the_end > 0.8, "{at_once} {in_the_end}");
     let little = watch_little.stop().utilisation(5.0, 2.0, to);
     println!("less than a floor: {little:.3} of it passes");
     assert!(little > 0.9, "{little}");

@@ -13,8 +13,8 @@ pub(super) const CLOSE: (u64, u64) = (51, 50);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) demand: Share,
-    /// What it may use anyway.
-    pub(super) floor: Share,
+    /// What it may use whatever it is granted.
+    pub(super) own: Share,
     pub(super) weight: u32,
     pub(super) current: Share,
 }
@@ -29,7 +29,7 @@ pub(super) struct Need {
 impl Wanted {
     /// What it needs of the pool for so many times its demand.
     fn need(&self, (numerator, denominator): (u64, u64)) -> Share {
-        self.demand.times(numerator, denominator).without(self.floor)
+        self.demand.times(numerator, denominator).without(self.own)
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     fn want(demand: f64, current: f64) -> Wanted {
         let [demand, current] = [demand, current].map(Share::from_part);
-        Wanted { demand, floor: Share::from_part(0.01), weight: 100, current }
+        Wanted { demand, own: Share::from_part(0.01), weight: 100, current }
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Grantee {
         sent: Moment,
         echo: Option<Moment>,
         report: &Report,
-        floor: Share,
+        own: Share,
     ) -> bool {
         self.expire(now);
         let mut changed = false;
@@ -118,7 +118,7 @@ impl Grantee {
             let (less, more) = (self.demand.min(report.demand), self.demand.max(report.demand));
             // Where more is wanted than was granted, how much more changes nothing.
             let current = self.current();
-            let asked = !current.is_none() && less > (current + floor).times(CLOSE.0, CLOSE.1);
+            let asked = !current.is_none() && less > (current + own).times(CLOSE.0, CLOSE.1);
             changed |= !asked && more.without(less) > self.demand.times(1, 20);
             changed |= self.majority != report.majority;
             self.majority = report.majority;

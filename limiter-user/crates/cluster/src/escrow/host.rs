@@ -119,6 +119,7 @@ impl Host {
     /// Takes what a message of this era tells of its sender's shares, and that it renews this host's home lease.
     pub(super) fn take_renewal(
         &mut self,
+        now: Moment,
         latest: bool,
         echo: Option<Moment>,
         from: HostId,
@@ -129,6 +130,10 @@ impl Host {
         // Old messages still renew leases by their own moment; what a host has now only its latest one tells.
         if latest {
             peer.offered = Some(message.delegated);
+            // What it delegated of that half has to end first.
+            let ends = now.after(message.delegated_for);
+            let keeps = message.views.last() == Some(&ViewId::HALF);
+            peer.half_from = keeps.then(|| peer.half_from.unwrap_or(ends));
             peer.delegates = !message.delegated_for.is_zero();
             peer.counts = message.counts;
         }

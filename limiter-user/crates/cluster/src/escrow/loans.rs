@@ -206,7 +206,7 @@ impl Far {
             let demand = if counts { claim.demand } else { Share::NONE };
             let weight = theirs.map_or(0, |region| of.weight(region));
             let current = claim.current();
-            wants.push(Wanted { demand, floor: Share::NONE, weight, current });
+            wants.push(Wanted { demand, own: Share::NONE, weight, current });
         }
         // What hosts of this region are about to delegate again is not asked of others.
         let unmet = need.close.without(own.max(of.expected));
@@ -219,7 +219,7 @@ impl Far {
             let current = Share::NONE;
             let short = need.close.without(own);
             // The root's own region is one among the regions; its part is no loan.
-            wants.push(Wanted { demand: short, floor: Share::NONE, weight, current });
+            wants.push(Wanted { demand: short, own: Share::NONE, weight, current });
             let mut targets = targets(pool.without(reserve), &wants);
             targets.pop();
             targets

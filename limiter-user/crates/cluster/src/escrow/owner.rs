@@ -301,11 +301,10 @@ impl Owned {
             .claims
             .iter()
             .map(|(host, claim)| {
-                let Known { reached, floor, weight } =
-                    hosts.find(host).copied().unwrap_or_default();
+                let Known { reached, own, weight } = hosts.find(host).copied().unwrap_or_default();
                 let counts = reached && claim.heard.is_recent(now, silent);
                 let demand = if counts { claim.demand } else { Share::NONE };
-                Wanted { demand, floor, weight, current: claim.current() }
+                Wanted { demand, own, weight, current: claim.current() }
             })
             .collect();
         let need = Need::new(&wants);

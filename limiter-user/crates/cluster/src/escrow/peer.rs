@@ -8,6 +8,7 @@ use crate::{Moment, ViewId};
 use model::Share;
 
 use super::Timing;
+use super::half::half;
 use super::majority::Ballot;
 
 /// How many delegations of one host are remembered: a host that gives away its home share delegates less each
@@ -76,6 +77,8 @@ pub(super) struct Peer {
     pub(super) delegations: Vec<Delegation>,
     /// What it says to delegate, in force or not.
     pub(super) offered: Option<Share>,
+    /// From when on it uses half of that itself, if it says so: of each key, whatever it is granted of it.
+    pub(super) half_from: Option<Moment>,
     /// Whether that is in force: not while it starts or leaves.
     pub(super) delegates: bool,
     /// Whether it is one of those who count, as far as is known.
@@ -108,6 +111,15 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// What it may use of each key whatever it is granted: its floor, which is that `part` of its home share, and half of
+    /// what is beside that where it keeps it.
+    pub(super) fn uses_anyway(&self, now: Moment, part: Share) -> Share {
+        let beside = self.offered.unwrap_or_default();
+        let floor = beside.times(part.units(), Share::WHOLE.without(part).units());
+        let keeps = self.half_from.is_some_and(|from| from.has_come(now));
+        if keeps { floor + half(beside) } else { floor }
+    }
+
     /// Takes the moment of a message; whether it is the latest one.
     pub(super) fn hear(&mut self, now: Moment, sent: Moment) -> bool {
         let later = self.theirs.is_none_or(|theirs| sent > theirs);

@@ -8,6 +8,7 @@ use crate::{HostId, Moment, ViewId};
 use model::Share;
 
 use super::excess::{Bounds, Excess};
+use super::half::half;
 use super::home::Home;
 use super::host::Host;
 use super::majority::Votes;
@@ -54,14 +55,9 @@ pub(super) struct Pools {
 pub(super) struct Known {
     /// A grant that is given now reaches it.
     pub(super) reached: bool,
-    /// What it may use anyway.
-    pub(super) floor: Share,
+    /// What it may use whatever it is granted.
+    pub(super) own: Share,
     pub(super) weight: u32,
-}
-
-/// The floor of a host that delegates so much beside it, the floor being that part of its home share.
-pub(super) fn floor_beside(delegated: Share, part: Share) -> Share {
-    delegated.times(part.units(), Share::WHOLE.without(part).units())
 }
 
 /// What is delegated until then or longer.
@@ -105,13 +101,15 @@ impl Pools {
         lends: bool,
     ) -> Self {
         let floor = excess.scaled(host.settings.floor_of(home.state.home));
+        let lent = home.lent(&host.settings);
+        let kept = if host.uses_half(now) { excess.scaled(half(lent)) } else { Share::NONE };
         let mut pools = Self {
             bounds: excess.bounds(&host.settings),
             floor,
             soon: host.grants_end(now),
             short: Delegated::default(),
             longer: Vec::new(),
-            hosts: known_hosts(now, host, floor),
+            hosts: known_hosts(now, host, floor + kept),
             regions: Vec::new(),
             expected: Share::NONE,
         };
@@ -119,7 +117,7 @@ impl Pools {
         if host.is_quiet(now) {
             return pools;
         }
-        let (timing, lent) = (host.settings.timing, home.lent(&host.settings));
+        let timing = host.settings.timing;
         // What this host delegates to itself is as any delegation.
         if host.gives(now, home) {
             let until = now.after(home.delegation(&timing));
@@ -160,17 +158,17 @@ impl Pools {
 }
 
 /// What is known of each host that may want something of a key.
-fn known_hosts(now: Moment, host: &Host, own_floor: Share) -> Vec<(HostId, Known)> {
+fn known_hosts(now: Moment, host: &Host, own: Share) -> Vec<(HostId, Known)> {
     let (me, part) = (host.settings.me, host.settings.floor);
     let view = host.views.present();
     let mut hosts: Vec<(HostId, Known)> = Vec::with_capacity(host.peers.len() + 1);
     for (&other, peer) in &host.peers {
         let reached = peer.lease(now, host.grant(other, peer)).is_some();
-        let floor = floor_beside(peer.offered.unwrap_or_default(), part);
-        hosts.push((other, Known { reached, floor, weight: view.weight(other) }));
+        let own = peer.uses_anyway(now, part);
+        hosts.push((other, Known { reached, own, weight: view.weight(other) }));
     }
     let at = hosts.partition_point(|(other, _)| *other < me);
-    let known = Known { reached: true, floor: own_floor, weight: view.weight(me) };
+    let known = Known { reached: true, own, weight: view.weight(me) };
     hosts.insert(at, (me, known));
     hosts
 }

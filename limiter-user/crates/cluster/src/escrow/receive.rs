@@ -3,7 +3,6 @@
 use crate::{HostId, Message, Moment};
 
 use super::clock::usable;
-use super::pools::floor_beside;
 use super::{Escrow, Planted, Urgency};
 
 impl Escrow {
@@ -25,7 +24,7 @@ impl Escrow {
             host.send_soon(now, from, Urgency::Now);
             return;
         }
-        host.take_renewal(latest, echo, from, message);
+        host.take_renewal(now, latest, echo, from, message);
         recount.hear(now, from, message, host, home);
         if message.far {
             // What it gives may last so long.
@@ -55,10 +54,9 @@ impl Escrow {
         }
         // Needs no echo: a number that was taken stays taken, in whatever run it is told.
         home.take_acknowledgements(from, message, &host.settings);
-        let offered = host.peers.get(&from).and_then(|peer| peer.offered).unwrap_or_default();
-        let floor = floor_beside(offered, host.settings.floor);
+        let own = host.peers.get(&from).map(|peer| peer.uses_anyway(now, host.settings.floor));
         for report in &message.reports {
-            if !owned.report(now, from, message.sent, echo, report, floor) {
+            if !owned.report(now, from, message.sent, echo, report, own.unwrap_or_default()) {
                 host.counters.keys_refused += 1;
             }
         }

@@ -420,6 +420,29 @@ fn who_starts_anew_ends_what_its_kernel_has_before_it_acknowledges() {
     assert_eq!(said.map(|report| report.in_use).collect::<Vec<_>>(), [9]);
 }
 
+/// What three hosts let through of a key, the first two of which keep half of their home shares.
+fn beside_two_that_keep_half(demands: [f64; 3]) -> [f64; 3] {
+    let mut world = settled(3, 5, GOOD);
+    let key = world.keys[0];
+    for (at, part) in demands.into_iter().enumerate() {
+        demand(&mut world, at, part);
+        world.hosts[at].escrow.as_mut().unwrap().keep_half(at < 2);
+    }
+    world.run(3_000);
+    assert_eq!(world.wrong, None);
+    [0, 1, 2].map(|at| world.share(at, key).part())
+}
+
+#[test]
+fn who_keeps_half_is_granted_only_what_it_needs_beside_that() {
+    // A quarter each: there is enough.
+    let all = beside_two_that_keep_half([0.25; 3]);
+    assert!(all.iter().all(|part| *part >= 0.25), "{all:?}");
+    // What the two keep is of use to them alone.
+    let all = beside_two_that_keep_half([0.0, 0.0, 2.0]);
+    assert!((0.65..0.69).contains(&all[2]), "{all:?}");
+}
+
 #[test]
 fn runs_repeat_exactly() {
     let run = || {
