@@ -15,6 +15,8 @@ const LEASE: f64 = 1.5;
 const FAR_LEASE: f64 = 4.0;
 /// From which delay on a way is long, s.
 const FAR_DELAY: f64 = 0.1;
+/// A region keeps a fifth more than its hosts use, and by weight it may have nearly all.
+const LENDS: f64 = 5.0 / 6.0;
 /// What home shares may add up to above the whole before they are scaled.
 const NOISE: f64 = 1.0 / 256.0;
 
@@ -86,10 +88,12 @@ impl Scenario {
             true if votes => 1.0 - lost,
             _ => 1.0 - lost - gone,
         };
+        let weighs = all().any(|fault| fault.kind == FaultKind::Weight);
+        let lends = if weighs && !self.regions.is_empty() { LENDS } else { 1.0 };
         Promise {
             overage: DRIFT + more / (1.0 + self.burst.seconds()),
             strict: more == 0.0,
-            usable: usable.max(0.0),
+            usable: lends * usable.max(0.0),
             // Where less than it sends can be used, something is missing all the time.
             lost: if usable < 0.75 { u64::MAX } else { self.first_lost() },
         }
@@ -196,11 +200,16 @@ impl Scenario {
         let does = |host: usize, kind: FaultKind| {
             self.all_faults().any(|it| it.kind == kind && self.hosts_of(it).contains(&host))
         };
+        // What a founder does not give to who is away it gives to the others.
+        let is_away = |host: usize| {
+            let takes = |it: &&Fault| self.hosts_of(it).contains(&host);
+            self.founded && self.all_faults().filter(takes).any(|it| is_apart(it) || is_gone(it))
+        };
         let is_theirs = |host: &usize| hosts.contains(host) || does(*host, FaultKind::Leave);
         let theirs: f64 =
             (0..self.hosts).filter(is_theirs).map(|host| weights(host, u32::max)).sum();
         let others: f64 = (0..self.hosts)
-            .filter(|host| !is_theirs(host) && !does(*host, FaultKind::Join))
+            .filter(|host| !is_theirs(host) && !does(*host, FaultKind::Join) && !is_away(*host))
             .map(|host| weights(host, u32::min))
             .sum();
         theirs / (theirs + others)

@@ -96,8 +96,8 @@ impl Escrow {
         // waits: what it took away would lie idle.
         let home = self.home.state.home;
         let empty = home.is_none() || home == Share::WHOLE && self.host.sees_nobody();
-        let empty = self.host.leaving && empty && self.home.state.outgoing.is_empty();
-        out.left = empty && self.recount.lets_go(now, &self.host, &self.home);
+        let has = !empty || !self.home.state.outgoing.is_empty();
+        out.left = self.host.leaving && self.recount.lets_go(now, has, &self.host, &self.home);
         let due = self.host.peers.values().filter_map(|peer| peer.due).min();
         let next = [due, self.home.next(now), self.host.views.next()];
         let next = next.into_iter().flatten().fold(self.round, Moment::min);

@@ -29,6 +29,8 @@ use super::{Planted, Urgency};
 const SETTLED: Duration = Duration::from_secs(1);
 /// How long a step waits for all, and how long after an attempt the next one begins.
 const STEP: Duration = Duration::from_secs(3);
+/// Rounds of messages that a host which leaves still takes what was sent to it before that was known.
+const LAST_ROUNDS: u32 = 4;
 
 /// What a host must not forget about eras.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,15 +191,24 @@ impl Recount {
         self.knows = until;
     }
 
-    /// Whether this host, which leaves and has nothing, may go: once it does not count, or if the others do not see to that
-    /// and are a majority without it. Who went before could leave so few that they never count anybody again.
-    pub(super) fn lets_go(&mut self, now: Moment, host: &Host, home: &Home) -> bool {
-        let (era, span) = (&home.state.era, home.delegation(&host.settings.timing));
-        let since = *self.empty.get_or_insert(now);
-        let counts = |peer: &&Peer| peer.counts && peer.alive(now, span);
-        let others = || host.peers.values().filter(counts).count();
-        let may = || !since.is_recent(now, 3 * STEP) && self.is_majority(others(), era);
-        !era.counts || host.sees_nobody() || may()
+    /// Whether this host, which leaves, may go where it has nothing: when nothing is on its way to it, and it does not count,
+    /// or if the others do not see to that and are a majority without it. Who went before could leave so few that they never
+    /// count anybody again.
+    pub(super) fn lets_go(&mut self, now: Moment, has: bool, host: &Host, home: &Home) -> bool {
+        self.empty = (!has).then(|| self.empty.unwrap_or(now));
+        let Some(since) = self.empty else { return false };
+        let (era, timing) = (&home.state.era, host.settings.timing);
+        let span = home.delegation(&timing);
+        let alive = || host.peers.values().filter(|peer| peer.alive(now, span));
+        let waited = !since.is_recent(now, 3 * STEP);
+        // Whoever has answered some rounds of messages has known that this host leaves, and said so often what it had sent it
+        // before that one of these messages has come.
+        let known = since.after(LAST_ROUNDS * timing.every);
+        if !waited && alive().any(|peer| peer.echoed <= Some(known)) {
+            return false;
+        }
+        let others = || alive().filter(|peer| peer.counts).count();
+        !era.counts || host.sees_nobody() || waited && self.is_majority(others(), era)
     }
 
     /// What this host asks of another one at present.

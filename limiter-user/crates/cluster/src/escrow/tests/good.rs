@@ -371,6 +371,29 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     assert!(world.admitted(key) > 0.98, "{}", world.admitted(key));
 }
 
+/// A newcomer leaves as soon as a founder has sent it something, which it has not: over ways that long.
+#[test]
+fn what_is_on_its_way_to_who_leaves_is_not_lost() {
+    for delay in [2, 40] {
+        let mut world = World::new(3, &[100; 3], 1, 2, Net { loss: 10, delay, ..GOOD });
+        (1..3).for_each(|at| world.start(at));
+        world.all_see_all();
+        while world.hosts[0].disk().outgoing.iter().all(|(to, _)| *to != world.hosts[1].id) {
+            world.run(1);
+        }
+        world.leave(1);
+        while !world.hosts[1].left {
+            assert!(world.now < 60_000 * MS);
+            world.run(1);
+        }
+        world.hosts[1].escrow = None;
+        world.all_see_all();
+        world.run(5_000);
+        let homes: Share = [0, 2].map(|at| world.hosts[at].home()).into_iter().sum();
+        assert!(homes > Share::from_part(0.999_999), "{delay}: {homes:?}");
+    }
+}
+
 #[test]
 fn who_starts_anew_is_granted_at_once() {
     let mut served = 0;
