@@ -440,6 +440,7 @@ impl ShareLoop {
             return;
         };
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
+        let late = now.since(self.due.look);
         let begun = worked();
         sources.room.renew(monotonic(), sources.len());
         // Read before the scan: what the kernel reports during it is left for the next one, and
@@ -461,7 +462,8 @@ impl ShareLoop {
             if sources.is_empty() { IDLE_INTERVAL.min(4 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         // The pause grows with the scan's cost, which keeps the promise of `PART` on any machine.
         let pause = pause.max(took * PART);
-        sources.paused(pause);
+        // Where this thread waits for a CPU looks are farther apart: the next one will be as late as this one.
+        sources.paused(pause + late);
         self.due.look = now.after(pause);
         for key in seen.gone {
             self.forget(key);
