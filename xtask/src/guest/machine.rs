@@ -280,10 +280,12 @@ fn emulator(
 fn kernel_options(name: &str) -> String {
     // On a busy host the kernel finds timers missing and takes the TSC for faster or slower than it
     // is, and then limits by a wrong clock. Mitigations protect nobody here and cost time. A panic starts it anew at
-    // once, which ends the command that runs: nobody waits for a guest that is dead.
+    // once, which ends the command that runs: nobody waits for a guest that is dead. Emulated, a CPU now and then hangs
+    // in code that was just patched or loaded, which is as dead.
     format!(
         "root=/dev/vda rw console=ttyS0 loglevel=5 systemd.show_status=1 systemd.hostname={name} \
-         net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off panic=-1"
+         net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off softlockup_panic=1 \
+         panic=-1"
     )
 }
 
