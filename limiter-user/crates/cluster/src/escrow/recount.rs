@@ -201,8 +201,8 @@ impl Recount {
         let span = home.delegation(&timing);
         let alive = || host.peers.values().filter(|peer| peer.alive(now, span));
         let waited = !since.is_recent(now, 3 * STEP);
-        // Whoever has answered some rounds of messages has known that this host leaves, and said so often what it had sent it
-        // before that one of these messages has come.
+        // Whoever has answered so many rounds knows that this host leaves, and gives it nothing more. What it gave before is in
+        // each of its messages: one of them has come.
         let known = since.after(LAST_ROUNDS * timing.every);
         if !waited && alive().any(|peer| peer.echoed <= Some(known)) {
             return false;
