@@ -55,6 +55,14 @@ impl OwnHalf {
     }
 }
 
+/// The views that a message delegates by, of those that it lists, and whether it delegates half: see [`OwnHalf::told`].
+pub(super) fn delegates_by(listed: &[ViewId]) -> (&[ViewId], bool) {
+    match listed.split_last() {
+        Some((&ViewId::HALF, views)) => (views, true),
+        _ => (listed, false),
+    }
+}
+
 /// Half of it, rounded down: both halves are never more than all.
 pub(super) fn half(share: Share) -> Share {
     share.times(1, 2)

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::Standing;
-use crate::{HostId, Message, Moment, ViewId};
+use crate::{HostId, Message, Moment};
 use model::Share;
 
 use super::clock::usable;
-use super::half::{OwnHalf, half};
+use super::half::{OwnHalf, delegates_by, half};
 use super::home::Home;
 use super::owner::Owned;
 use super::peer::{Amount, Peer};
@@ -132,7 +132,7 @@ impl Host {
             peer.offered = Some(message.delegated);
             // What it delegated of that half has to end first.
             let ends = now.after(message.delegated_for);
-            let keeps = message.views.last() == Some(&ViewId::HALF);
+            let (_, keeps) = delegates_by(&message.views);
             peer.half_from = keeps.then(|| peer.half_from.unwrap_or(ends));
             peer.delegates = !message.delegated_for.is_zero();
             peer.counts = message.counts;
@@ -150,10 +150,7 @@ impl Host {
         from: HostId,
         message: &Message,
     ) -> bool {
-        let (views, is_half) = match message.views.split_last() {
-            Some((&ViewId::HALF, views)) => (views, true),
-            _ => (&message.views[..], false),
-        };
+        let (views, is_half) = delegates_by(&message.views);
         if views.is_empty() || views.len() > VIEWS {
             return false;
         }
