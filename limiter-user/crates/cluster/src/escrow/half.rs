@@ -127,6 +127,8 @@ mod tests {
         assert_eq!(poll(&mut half, 1100), (true, false));
         assert_eq!(poll(&mut half, 1599), (true, false));
         assert_eq!(poll(&mut half, 1600), (false, false));
+        // What it delegates whole is not in the way of delegating half.
+        assert_eq!(poll(&mut half, 1650), (false, false));
         // Once more, and not after all: nothing was used.
         half.wanted = true;
         assert_eq!(poll(&mut half, 1700), (true, false));

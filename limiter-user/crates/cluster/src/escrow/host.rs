@@ -50,7 +50,7 @@ pub(super) struct Host {
     pub(super) lingers: bool,
     /// Whether grants last as long as the way to their holders needs.
     grants_longer: bool,
-    /// When all were first seen to give for longer.
+    /// Since when all are seen to give for longer.
     far_since: Option<Moment>,
     /// When all grants that it has given have ended.
     pub(super) granted: Moment,
@@ -358,8 +358,9 @@ impl Host {
         let mut others = view.iter().filter(|(host, _)| *host != self.settings.me);
         let all = far && !view.has_regions() && others.all(|(host, _)| is_far(host));
         // What others delegate rests on votes, which were for less time a moment ago.
-        let since = if all { *self.far_since.get_or_insert(now) } else { now };
-        self.grants_longer = all && now.since(since) >= self.settings.timing.delegation;
+        self.far_since = all.then(|| self.far_since.unwrap_or(now));
+        let lasts = |since| now.since(since) >= self.settings.timing.delegation;
+        self.grants_longer = self.far_since.is_some_and(lasts);
     }
 
     /// When all grants that were given by now, or are given now, have ended.
@@ -419,6 +420,8 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ViewId;
+    use crate::escrow::{Region, Timing};
 
     #[test]
     fn the_more_hosts_the_longer_between_two_messages_up_to_a_fifth_of_a_second() {
@@ -427,5 +430,88 @@ mod tests {
             host.peers = (0..peers).map(|peer| (HostId(peer), Peer::default())).collect();
             assert_eq!(host.gap(), Duration::from_millis(ms), "{peers} hosts");
         }
+    }
+
+    #[test]
+    fn over_long_ways_rounds_are_halved_and_after_many_of_them_leases_last_longer() {
+        let (other, now) = (HostId(2), Moment(10_000_000_000));
+        let mut host = Host::new(Settings::new(HostId(1), 1), Moment(0), Moment(0));
+        let Timing { every, delegation, .. } = host.settings.timing;
+        let mut at = |took, home_lease| {
+            host.settings.timing.home_lease = home_lease;
+            let peer = host.peers.entry(other).or_default();
+            // The last answer alone: others would take off a sixteenth each.
+            let slow_rounds = std::mem::take(peer).slow_rounds;
+            peer.slow_rounds = slow_rounds;
+            peer.hear(now, Moment(1));
+            peer.answers(now, Moment(now.0 - Duration::as_nanos(&took) as u64));
+            (host.round(now, delegation) == every / 2, host.is_far(now, delegation))
+        };
+        // Just long enough, and not.
+        let long = 2 * Timing::default().longest(true);
+        let (ms, short) = (Duration::from_millis, long - Duration::from_nanos(1));
+        // A grant lasts for half a second.
+        assert_eq!(at(ms(150), long), (false, false));
+        assert_eq!(at(ms(151), long), (true, false));
+        for _ in 0..31 {
+            assert_eq!(at(ms(301), long), (true, false));
+        }
+        // One that is not so slow, or that nobody hears any more, and all begins anew.
+        for took in [ms(300), delegation + ms(1)] {
+            assert_eq!(at(took, long), (true, false));
+            for _ in 0..31 {
+                assert_eq!(at(ms(301), long), (true, false));
+            }
+        }
+        // Not where a home lease has no room for it.
+        assert_eq!(at(ms(301), short), (true, false));
+        assert_eq!(at(ms(301), long), (true, true));
+    }
+
+    #[test]
+    fn grants_last_longer_when_all_who_are_there_have_given_for_longer_for_a_delegation() {
+        let start = Moment(0);
+        let mut host = Host::new(Settings::new(HostId(1), 1), start, start);
+        let delegation = host.settings.timing.delegation;
+        let see = |host: &mut Host, region| {
+            let member = |host| (HostId(host), Member { weight: 1, region: Region(region * host) });
+            let members = [1, 2, 3].map(member);
+            host.views = Views::new(HostId(1), BTreeMap::from(members), start);
+        };
+        see(&mut host, 0);
+        let at = |host: &mut Host, ns, own, others: [bool; 2]| {
+            for (id, far) in [2, 3].into_iter().zip(others) {
+                host.peers.entry(HostId(id)).or_default().far = far;
+            }
+            host.look_at_ways(Moment(ns), own);
+            host.grants_longer
+        };
+        let later = delegation.as_nanos() as u64;
+        assert!(!at(&mut host, 1, true, [true, false]));
+        assert!(!at(&mut host, 1 + later, true, [true, true]));
+        assert!(!at(&mut host, 2 * later, true, [true, true]));
+        assert!(at(&mut host, 1 + 2 * later, true, [true, true]));
+        // Not if one of them does not, this one, or where there are regions.
+        assert!(!at(&mut host, 2 + 2 * later, true, [false, true]));
+        assert!(!at(&mut host, 2 + 2 * later, true, [true, true]));
+        assert!(at(&mut host, 2 + 3 * later, true, [true, true]));
+        assert!(!at(&mut host, 3 + 3 * later, false, [true, true]));
+        assert!(!at(&mut host, 4 + 3 * later, true, [true, true]));
+        assert!(at(&mut host, 4 + 4 * later, true, [true, true]));
+        see(&mut host, 7);
+        assert!(!at(&mut host, 5 + 4 * later, true, [true, true]));
+    }
+
+    #[test]
+    fn what_is_delegated_by_a_view_that_is_not_known_is_counted() {
+        let mut host = Host::new(Settings::new(HostId(1), 1), Moment(0), Moment(0));
+        host.peers.insert(HostId(2), Peer::default());
+        let known = host.views.present().id;
+        let mut counted = |view| {
+            let message = Message { views: vec![view], ..Message::default() };
+            host.take_delegation(Moment(2), Moment(1), HostId(2), &message);
+            host.counters.views_unknown
+        };
+        assert_eq!([counted(known), counted(ViewId(7)), counted(known)], [0, 1, 1]);
     }
 }

@@ -230,3 +230,21 @@ impl Peer {
         self.last_sent
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_lasts_for_four_ways_there_and_back_from_half_a_second_up_to_two() {
+        let timing = Timing::default();
+        let lasts = |ms, far| {
+            let trip = Some(Duration::from_millis(ms));
+            Peer { trip, far, ..Peer::default() }.grant(&timing).as_millis()
+        };
+        let all = [1, 125, 126, 400, 500, 501].map(|ms| lasts(ms, true));
+        assert_eq!(all, [500, 500, 504, 1_600, 2_000, 2_000]);
+        // It does not wait for longer after a restart.
+        assert_eq!(lasts(400, false), 500);
+    }
+}

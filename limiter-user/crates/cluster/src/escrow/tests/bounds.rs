@@ -20,13 +20,19 @@ struct Pair {
 impl Pair {
     /// The two have heard each other; the other one does not delegate.
     fn new(settings: Settings, home: Share) -> Self {
+        let mut pair = Self::unheard(settings, home);
+        pair.hear(Message::default());
+        pair
+    }
+
+    /// This one has not heard the other one yet.
+    fn unheard(settings: Settings, home: Share) -> Self {
         let kept = PersistentState { home, ..PersistentState::founder() };
         let now = Moment(MS);
         let mut escrow = Escrow::new(settings, kept, now);
         escrow.set_members(now, &[ME, OTHER].map(|host| (host, Member::new(100))).into());
         let mut pair = Self { escrow, now, told: Message::default() };
         pair.poll(300);
-        pair.hear(Message::default());
         pair
     }
 
@@ -209,6 +215,38 @@ fn what_must_outlast_a_restart_is_kept_when_it_changes() {
     // And once.
     pair.hear(Message { far: true, ..Message::default() });
     assert!(!pair.poll(200).keep);
+}
+
+#[test]
+fn whoever_answers_late_for_many_rounds_is_given_longer_leases_for_good() {
+    let mut pair = Pair::unheard(Settings::new(ME, 100), Share::WHOLE.times(1, 2));
+    let answers_after = |pair: &mut Pair, polls: u64, rounds: usize| {
+        for _ in 0..rounds {
+            let (echo, era) = (Some(pair.told.sent), pair.told.era);
+            (0..polls).for_each(|_| drop(pair.poll(100)));
+            let message = Message { sent: pair.now, echo, era, ..Message::default() };
+            pair.escrow.receive(pair.now, OTHER, &message);
+        }
+        pair.escrow.kept().far
+    };
+    assert!(!answers_after(&mut pair, 1, 40));
+    assert!(answers_after(&mut pair, 4, 80));
+    assert!(answers_after(&mut pair, 1, 40));
+}
+
+#[test]
+fn the_last_host_goes_with_all_that_there_is_and_one_that_is_cut_off_waits() {
+    let goes = |home, others: &[HostId]| {
+        let mut pair = Pair::unheard(Settings::new(ME, 100), home);
+        let members = others.iter().chain([&ME]).map(|&host| (host, Member::new(100)));
+        pair.escrow.set_members(pair.now, &members.collect());
+        pair.escrow.leave(pair.now);
+        (0..300).any(|_| pair.poll(100).left)
+    };
+    let half = Share::WHOLE.times(1, 2);
+    assert!(goes(Share::WHOLE, &[]));
+    assert!(!goes(half, &[]));
+    assert!(!goes(Share::WHOLE, &[OTHER]));
 }
 
 #[test]

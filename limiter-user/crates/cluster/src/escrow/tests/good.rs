@@ -486,6 +486,26 @@ fn who_keeps_half_is_granted_only_what_it_needs_beside_that() {
 }
 
 #[test]
+fn half_is_for_whichever_key_that_is_not_tracked_as_long_as_a_grant_lasts() {
+    let mut world = settled(3, 3, GOOD);
+    let untracked = |world: &World, at: usize| {
+        let now = world.local(at);
+        let (share, until) = world.hosts[at].escrow.as_ref().unwrap().share_of_untracked(now)?;
+        Some((share.part(), (until.0 - now.0) / MS))
+    };
+    world.hosts[0].escrow.as_mut().unwrap().keep_half(true);
+    // What it delegated of that half lasts.
+    world.run(200);
+    assert_eq!(untracked(&world, 0), None);
+    world.run(3_000);
+    let (share, lasts) = untracked(&world, 0).unwrap();
+    // Its floor, a twentieth of a third, and half of the rest.
+    assert!((share - (0.05 + 0.95 / 2.0) / 3.0).abs() < 1e-6, "{share}");
+    assert!((400..=500).contains(&lasts), "{lasts} ms");
+    assert_eq!(untracked(&world, 1), None);
+}
+
+#[test]
 fn runs_repeat_exactly() {
     let run = || {
         let mut world =

@@ -220,7 +220,7 @@ impl World {
         self.hosts[at].next = now;
     }
 
-    fn local(&self, at: usize) -> Moment {
+    pub(super) fn local(&self, at: usize) -> Moment {
         let host = &self.hosts[at];
         let passed = self.now - host.since;
         let drift = passed as i64 / 1_000 * host.drift / 1_000;
