@@ -92,3 +92,29 @@ impl Floor {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_remembered_until_it_is_earned_back_and_the_latest_at_most() {
+        let (small, large) = (Multiplier(1 << 20), Multiplier(1 << 19));
+        // A smaller share changes only a bucket that is not full.
+        let lowered = |at| Floor::new(large, 7).becoming(small, at).changes.len();
+        assert_eq!([6, 7].map(lowered), [1, 0]);
+        let raised = Floor::new(small, 0).becoming(large, 5);
+        assert_eq!(raised.changes, [(5, small, large)]);
+        // What is no change makes the older ones be looked at.
+        let kept =
+            |after| raised.clone().becoming(large, 5 + after).changes.contains(&(5, small, large));
+        assert!(kept(2 * MAX_TOLERANCE - 1));
+        assert!(!kept(2 * MAX_TOLERANCE));
+        let (mut floor, mut most) = (Floor::new(small, 0), 0);
+        for at in 0..2 * MAX_CHANGES as u64 {
+            floor = floor.becoming(if at % 2 == 0 { large } else { small }, 10 + at);
+            most = most.max(floor.changes.len());
+        }
+        assert_eq!(most, MAX_CHANGES);
+    }
+}

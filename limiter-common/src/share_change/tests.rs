@@ -441,3 +441,19 @@ fn a_few_packets_keep_nobody_from_a_share() {
         }
     });
 }
+
+#[test]
+fn a_larger_floor_is_there_before_the_grant_that_comes_with_it() {
+    let mut words = Words::rich();
+    words.policy = words.policy.shared_by_hosts(HALF, [0; 2]);
+    let (before, grant) = (words.grant(), Grant::new(WHOLE, LATER));
+    let floor = || atomic::load(&words.share.floor) as u32;
+    let with_the_old_grant = Cell::new(false);
+    let outcome = words.bucket().change(TAG, Some(grant), || {
+        let is_between = floor() == HALF.0 && words.grant() == before;
+        with_the_old_grant.set(with_the_old_grant.get() || is_between);
+        NOW
+    });
+    assert!(matches!(outcome, Outcome::Done) && with_the_old_grant.get());
+    assert_eq!((floor(), words.grant()), (HALF.0, grant));
+}
