@@ -254,8 +254,8 @@ impl<'a> Bucket<'a> {
         if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.whole().is_cluster() {
             return Outcome::Gone;
         }
-        let after = Held { floor: self.policy.floor().0, home: self.policy.home, ..held };
-        let after = Held { grant: grant.unwrap_or(held.grant), ..after };
+        let after =
+            Held { floor: self.policy.floor().0, grant: grant.unwrap_or(held.grant), ..held };
         let to = after.at(at_ns).multiplier();
         let at = ticks(at_ns);
         let had = held.at(at_ns).multiplier();
