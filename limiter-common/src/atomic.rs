@@ -99,6 +99,15 @@ macro_rules! modify {
     }};
 }
 
+/// Keeps what was written before apart from what is read afterwards, for all threads.
+#[cfg(any(test, feature = "user"))]
+pub fn fence() {
+    #[cfg(not(loom))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// Adds `value` to `word`, wrapping, and returns what it was before; never loses an update.
 #[inline(always)]
 pub fn add(word: &AtomicU64, value: u64) -> u64 {

@@ -11,8 +11,9 @@ use crate::{
 
 /// Runs the tests whose shared words are loom's; neither root nor the kernel program is needed.
 pub(crate) fn command() -> Result<ExitCode> {
-    let loom = build::cargo(["test", "--package", "limiter-common", "--lib", "loom_tests::"], SKIP)
-        .args(["--", "--nocapture"])
+    let packages = ["test", "--package", "limiter-common", "--package", "decide"];
+    let loom = build::cargo(packages, SKIP)
+        .args(["--lib", "loom_tests::", "--", "--nocapture"])
         .env("RUSTFLAGS", "--cfg loom")
         // Under other flags everything is built anew, and again without them.
         .env("CARGO_TARGET_DIR", workspace::target_dir()?.join("loom"));

@@ -40,6 +40,12 @@ pub trait Algorithm {
     /// The most units that are admitted in any window.
     fn bound(&self) -> u64;
 
+    /// The most units that have room at once.
+    fn capacity(&self) -> u64;
+
+    /// When the state is as good as new: nothing that was admitted counts any more.
+    fn renews(&self, state: &[u64]) -> Ticks;
+
     /// How many units have room at `now`.
     fn room(&self, state: &[u64], now: Ticks) -> u64;
 
@@ -49,6 +55,10 @@ pub trait Algorithm {
 
     /// Charges a request of `cost` units, for which there is room.
     fn charge(&self, state: &mut [u64], now: Ticks, cost: u64);
+
+    /// Charges `cost` units that were used already, whether there was room for them or not. What is beyond the limit is
+    /// owed, up to as much again as it is.
+    fn owe(&self, state: &mut [u64], now: Ticks, cost: u64);
 
     /// Gives back `cost` units that were charged. No more comes back than still counts at `now`.
     fn refund(&self, state: &mut [u64], now: Ticks, cost: u64);

@@ -61,6 +61,14 @@ impl Algorithm for SlidingLog {
         self.limit
     }
 
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn renews(&self, state: &[u64]) -> Ticks {
+        self.leaves(state, self.limit - 1)
+    }
+
     fn room(&self, state: &[u64], now: Ticks) -> u64 {
         let now = self.time(state, now);
         // Times never fall from the oldest on.
@@ -91,6 +99,11 @@ impl Algorithm for SlidingLog {
             state[oldest] = now + 1;
             state[OLDEST] = (self.place(state, 1) - RING) as u64;
         }
+    }
+
+    fn owe(&self, state: &mut [u64], now: Ticks, cost: u64) {
+        // Who has used more than the log remembers waits for the last ones of it.
+        self.charge(state, now, cost);
     }
 
     fn refund(&self, state: &mut [u64], now: Ticks, cost: u64) {

@@ -61,6 +61,12 @@ impl SubWindows {
         self.first(last)..self.first(position).min(last + 1)
     }
 
+    /// What the state has that counts at `now`.
+    fn counted(&self, state: &[u64], now: Ticks) -> u64 {
+        let forgotten = self.forgotten(state, self.position(state, now));
+        state[SUM] - forgotten.map(|part| state[self.counter(part)]).sum::<u64>()
+    }
+
     /// Goes on to the part that `now` is in.
     fn advance(&self, state: &mut [u64], now: Ticks) {
         let position = self.position(state, now);
@@ -97,14 +103,21 @@ impl Algorithm for SubWindows {
         self.limit
     }
 
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn renews(&self, state: &[u64]) -> Ticks {
+        if state[SUM] == 0 { 0 } else { (state[POSITION] + self.counters) * self.part }
+    }
+
     fn room(&self, state: &[u64], now: Ticks) -> u64 {
-        let forgotten = self.forgotten(state, self.position(state, now));
-        let forgotten: u64 = forgotten.map(|part| state[self.counter(part)]).sum();
-        self.limit - (state[SUM] - forgotten)
+        self.limit.saturating_sub(self.counted(state, now))
     }
 
     fn wait(&self, state: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
-        let mut missing = cost.saturating_sub(self.room(state, now));
+        // More than the limit where some of it is owed.
+        let mut missing = (cost + self.counted(state, now)).saturating_sub(self.limit);
         if cost > self.limit || missing == 0 {
             return (cost <= self.limit).then_some(0);
         }
@@ -124,6 +137,11 @@ impl Algorithm for SubWindows {
         self.add(state, cost);
     }
 
+    fn owe(&self, state: &mut [u64], now: Ticks, cost: u64) {
+        self.advance(state, now);
+        self.add(state, cost.min((2 * self.limit).saturating_sub(state[SUM])));
+    }
+
     fn refund(&self, state: &mut [u64], now: Ticks, cost: u64) {
         self.advance(state, now);
         let (mut left, position) = (cost, state[POSITION]);
@@ -140,7 +158,7 @@ impl Algorithm for SubWindows {
     #[inline]
     fn take(&self, state: &mut [u64], now: Ticks, cost: u64) -> bool {
         self.advance(state, now);
-        let admits = cost <= self.limit - state[SUM];
+        let admits = cost <= self.limit.saturating_sub(state[SUM]);
         if admits {
             self.add(state, cost);
         }

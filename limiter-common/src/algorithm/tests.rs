@@ -176,6 +176,29 @@ proptest! {
         }
     }
 
+    #[test]
+    fn what_is_owed_has_an_end(limit in limits(), start in 0..1_u64 << 40, gaps in requests()) {
+        for (name, algorithm, _) in all(&limit) {
+            let (mut state, mut now) = (vec![0; algorithm.words()], start);
+            prop_assert!(algorithm.renews(&state) <= now);
+            for &(gap, cost) in &gaps {
+                now += gap;
+                // Twice, so that there is no room for the second one, nearly always.
+                (0..2).for_each(|_| algorithm.owe(&mut state, now, cost));
+                let room = algorithm.room(&state, now);
+                prop_assert!(room <= algorithm.capacity().saturating_sub(cost), "{name}: {room}");
+                let Some(wait) = algorithm.wait(&state, now, 1) else { continue };
+                let earns = limit.window.div_ceil(limit.units);
+                let longest = (2 * limit.window).max(earns * (limit.burst + 1));
+                prop_assert!(wait <= longest, "{name}: {wait} of {longest}");
+                prop_assert!(algorithm.room(&state, now + wait) >= 1, "{name}");
+                let renews = algorithm.renews(&state).max(now);
+                prop_assert_eq!(algorithm.room(&state, renews), algorithm.capacity(), "{}", name);
+                prop_assert!(renews - now <= 2 * longest, "{name}");
+            }
+        }
+    }
+
     /// Where the counts of the window before are rounded, too.
     #[test]
     fn no_limit_is_exceeded_in_any_window(

@@ -40,6 +40,17 @@ impl TokenBucket {
         Ok(Self { interval, tolerance, bound: burst + limit })
     }
 
+    /// The most that a bucket owes: that of an empty one, and as much that was used already.
+    const fn most(&self, now: Ticks) -> Ticks {
+        now + 2 * self.tolerance
+    }
+
+    /// The word of a bucket under this limit that may be of another one, by which it could owe more.
+    #[must_use]
+    pub fn clamped(&self, word: u64, now: Ticks) -> u64 {
+        word.min(self.most(now))
+    }
+
     /// What `cost` units cost; more than the bucket holds if it cannot be told.
     fn cost(&self, cost: u64) -> Ticks {
         // `decide` adds it to a debt: it must not overflow there.
@@ -63,6 +74,14 @@ impl Algorithm for TokenBucket {
         self.bound
     }
 
+    fn capacity(&self) -> u64 {
+        self.tolerance / self.interval
+    }
+
+    fn renews(&self, state: &[u64]) -> Ticks {
+        state[0]
+    }
+
     fn room(&self, state: &[u64], now: Ticks) -> u64 {
         credit(state[0], now, self.tolerance) / self.interval
     }
@@ -74,6 +93,11 @@ impl Algorithm for TokenBucket {
 
     fn charge(&self, state: &mut [u64], now: Ticks, cost: u64) {
         state[0] = state[0].max(now) + self.cost(cost);
+    }
+
+    fn owe(&self, state: &mut [u64], now: Ticks, cost: u64) {
+        self.charge(state, now, cost);
+        state[0] = state[0].min(self.most(now));
     }
 
     fn refund(&self, state: &mut [u64], _: Ticks, cost: u64) {

@@ -280,6 +280,14 @@ impl Algorithm for Window {
         2 * u64::from(self.limit) - u64::from(self.slides())
     }
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.limit)
+    }
+
+    fn renews(&self, state: &[u64]) -> Ticks {
+        state[0] >> self.count_bits() << self.count_bits()
+    }
+
     fn room(&self, state: &[u64], now: Ticks) -> u64 {
         u64::from(self.limit).saturating_sub(self.used(state[0], now))
     }
@@ -291,6 +299,12 @@ impl Algorithm for Window {
     fn charge(&self, state: &mut [u64], now: Ticks, cost: u64) {
         let counts = self.at(state[0], now);
         state[0] = self.word(&counts, counts.current + cost);
+    }
+
+    fn owe(&self, state: &mut [u64], now: Ticks, cost: u64) {
+        let counts = self.at(state[0], now);
+        let most = (1 << self.current_bits()) - 1;
+        state[0] = self.word(&counts, counts.current.saturating_add(cost).min(most));
     }
 
     fn refund(&self, state: &mut [u64], now: Ticks, cost: u64) {

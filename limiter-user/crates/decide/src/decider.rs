@@ -1,0 +1,247 @@
+//! One request about several descriptors: all of them are charged, or none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_common::atomic::AtomicU64;
+use limiter_common::gcra::Ticks;
+
+use crate::key::KeyHash;
+use crate::meter::{LimitError, span};
+use crate::rules::{Entry, Rule, Rules, Terms, Unit, key};
+use crate::store::{Act, Standing, Store};
+
+/// What is asked about some descriptors of a domain.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The domain.
+    pub domain: &'a str,
+    /// The descriptors.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// What each of them costs that says nothing else, units; 0 is 1.
+    pub hits: u32,
+}
+
+/// A descriptor, and what is asked about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Descriptor<'a> {
+    /// Its keys and values.
+    pub entries: &'a [Entry<'a>],
+    /// A limit that holds instead of its rule's.
+    pub limit: Option<(u32, Unit)>,
+    /// What it costs, units; with 0 nothing is charged.
+    pub hits: Option<u64>,
+    /// Whether so much is given back instead.
+    pub refund: bool,
+}
+
+/// How a descriptor stands.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Whether it is over its limit.
+    pub over: bool,
+    /// Whether it would be, and its rule is a shadow.
+    pub shadowed: bool,
+    /// Its rule; none if there is none, or its limit came with the request.
+    pub rule: Option<Arc<Rule>>,
+    /// Its limit; none if it has none.
+    pub terms: Option<Terms>,
+    /// Units that have room now; all there are where there is no limit.
+    pub remaining: u64,
+    /// How long until the descriptor is admitted, if it is over, else until all that was used counts no more; none where
+    /// there is no limit, or nothing is ever admitted.
+    pub reset: Option<Duration>,
+    /// Whether the key has no state, as the table is full of others.
+    pub untracked: bool,
+}
+
+/// What is decided.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Whether the request is over a limit.
+    pub over: bool,
+    /// How each descriptor stands, in their order.
+    pub statuses: Vec<Status>,
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// It names no domain.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// It has no descriptors.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// It brings a limit that there cannot be.
+    #[error("the limit of the request: {0}")]
+    Limit(#[from] LimitError),
+}
+
+/// A descriptor that has a limit.
+struct Subject {
+    /// Which status is its.
+    at: usize,
+    key: KeyHash,
+    terms: Terms,
+    act: Act,
+    cost: u64,
+    role: Role,
+    standing: Option<Standing>,
+}
+
+/// What a limit does to the request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Over it, the request is.
+    Enforced,
+    /// Over all such, the request is.
+    Quota,
+    /// Nothing.
+    Shadow,
+}
+
+impl Subject {
+    /// Asks the store, and whether there was room.
+    fn ask<M: AsRef<[AtomicU64]>>(&mut self, store: &Store<M>, act: Act, now: Ticks) -> bool {
+        let standing = store.ask(self.key, &self.terms.meter, act, self.cost, now);
+        self.standing = Some(standing);
+        standing.admitted
+    }
+
+    fn is_over(&self) -> bool {
+        self.standing.is_some_and(|standing| !standing.admitted)
+    }
+}
+
+/// Decides on a request at `now`.
+///
+/// # Errors
+/// If there is nothing to decide, or it brings an impossible limit.
+pub fn decide<M: AsRef<[AtomicU64]>>(
+    store: &Store<M>,
+    rules: &Rules,
+    request: &Request<'_>,
+    now: Ticks,
+) -> Result<Decision, RequestError> {
+    if request.domain.is_empty() {
+        return Err(RequestError::NoDomain);
+    }
+    if request.descriptors.is_empty() {
+        return Err(RequestError::NoDescriptors);
+    }
+    let (mut statuses, mut subjects) = resolve(store, rules, request)?;
+    let over = settle(store, &mut subjects, now);
+    for subject in subjects {
+        let Some(standing) = subject.standing else { continue };
+        let is_over = subject.is_over();
+        let status = &mut statuses[subject.at];
+        status.over = is_over && subject.role != Role::Shadow;
+        status.shadowed = is_over && subject.role == Role::Shadow;
+        status.terms = Some(subject.terms);
+        status.remaining = standing.remaining;
+        status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
+        status.untracked = !standing.tracked;
+    }
+    Ok(Decision { over, statuses })
+}
+
+/// Finds the limits of all descriptors.
+fn resolve<M: AsRef<[AtomicU64]>>(
+    store: &Store<M>,
+    rules: &Rules,
+    request: &Request<'_>,
+) -> Result<(Vec<Status>, Vec<Subject>), RequestError> {
+    let secret = store.table.secret();
+    let mut scratch = String::new();
+    let mut statuses = Vec::with_capacity(request.descriptors.len());
+    let mut subjects = Vec::with_capacity(request.descriptors.len());
+    for (at, descriptor) in request.descriptors.iter().enumerate() {
+        let mut status = Status::default();
+        let cost = descriptor.hits.unwrap_or_else(|| request.hits.max(1).into());
+        let act = match (descriptor.refund, cost) {
+            (true, _) => Act::Refund,
+            (false, 0) => Act::Peek,
+            (false, _) => Act::Take,
+        };
+        let subject =
+            |key, terms, role| Subject { at, key, terms, act, cost, role, standing: None };
+        match descriptor.limit {
+            Some((requests, unit)) if rules.has(request.domain) => {
+                let key = key(secret, request.domain, descriptor.entries);
+                subjects.push(subject(key, Terms::new(requests, unit)?, Role::Enforced));
+            }
+            _ => {
+                let found = rules.find(secret, request.domain, descriptor.entries, &mut scratch);
+                if let Some(found) = found {
+                    let role = match (found.rule.shadow, found.rule.quota) {
+                        (true, _) => Role::Shadow,
+                        (false, true) => Role::Quota,
+                        (false, false) => Role::Enforced,
+                    };
+                    match found.rule.terms {
+                        Some(terms) => subjects.push(subject(found.key, terms, role)),
+                        None => status.remaining = u32::MAX.into(),
+                    }
+                    status.rule = Some(found.rule);
+                }
+            }
+        }
+        statuses.push(status);
+    }
+    if subjects.len() > 1 {
+        let replaced = |rule: &Rule| {
+            let mut all = statuses.iter().filter_map(|status| status.rule.as_ref());
+            !rule.name.is_empty() && all.any(|other| other.replaces.contains(&rule.name))
+        };
+        subjects.retain(|subject| !statuses[subject.at].rule.as_deref().is_some_and(replaced));
+    }
+    Ok((statuses, subjects))
+}
+
+/// Charges all or none of them: whether the request is over a limit.
+fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now: Ticks) -> bool {
+    let several = subjects.len() > 1;
+    if several {
+        // Asked before, so that as a rule nothing has to be given back: others could be denied meanwhile.
+        for subject in subjects.iter_mut().filter(|subject| subject.act != Act::Refund) {
+            subject.ask(store, Act::Peek, now);
+        }
+    }
+    if !several || !is_over(subjects) {
+        let mut asked = 0;
+        for subject in subjects.iter_mut().filter(|subject| !several || subject.act != Act::Peek) {
+            asked = subject.at + 1;
+            if !subject.ask(store, subject.act, now) && subject.role == Role::Enforced {
+                break;
+            }
+        }
+        if several && is_over(subjects) {
+            // Another request was faster.
+            let charged = |subject: &&mut Subject| {
+                subject.act == Act::Take && subject.at < asked && !subject.is_over()
+            };
+            for subject in subjects.iter_mut().filter(charged) {
+                subject.ask(store, Act::Refund, now);
+            }
+        }
+    }
+    let over = is_over(subjects);
+    if over && !subjects.iter().any(|subject| subject.role == Role::Enforced && subject.is_over()) {
+        // All quotas are used up. What is denied may be what was used already: a debit after the fact.
+        let denied =
+            |subject: &&mut Subject| subject.role == Role::Quota && subject.act == Act::Take;
+        for subject in subjects.iter_mut().filter(denied) {
+            subject.ask(store, Act::Owe, now);
+        }
+    }
+    over
+}
+
+/// Whether a request about them is over a limit.
+fn is_over(subjects: &[Subject]) -> bool {
+    let over = |role| subjects.iter().filter(move |subject| subject.role == role);
+    let mut quotas = over(Role::Quota).peekable();
+    let all_quotas = quotas.peek().is_some() && quotas.all(Subject::is_over);
+    over(Role::Enforced).any(Subject::is_over) || all_quotas
+}

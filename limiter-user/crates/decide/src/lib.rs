@@ -1,0 +1,13 @@
+//! Decisions for any key: which rule holds for a descriptor, and what is left of its limit.
+//!
+//! No sockets, no clock, no files: time is an argument, and the memory of the key table is the caller's.
+
+pub mod decider;
+pub mod key;
+pub mod meter;
+pub mod rules;
+pub mod side;
+pub mod store;
+pub mod table;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! Which limit holds for a descriptor: a tree of keys and values for each domain.
+
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+pub use format::Unit;
+
+use crate::key::{KeyHash, Secret, Space};
+use crate::meter::{Limit, LimitError, Meter};
+use format::{Descriptor, File, RateLimit};
+
+/// The limits of all domains.
+#[derive(Debug, Default)]
+pub struct Rules {
+    domains: HashMap<String, Node>,
+}
+
+/// Where one or more entries of a descriptor lead.
+#[derive(Debug, Default)]
+struct Node {
+    /// What may follow, by `key_value` or `key`.
+    // One text for both, as in `envoyproxy/ratelimit`: an entry without a value there matches a rule of such a key.
+    next: HashMap<String, Self>,
+    /// Those of them with a `*`, in the order of the file.
+    wildcards: Vec<Wildcard>,
+    rule: Option<Arc<Rule>>,
+}
+
+/// A pattern among the next entries: the parts between its stars.
+#[derive(Debug)]
+struct Wildcard {
+    name: String,
+    parts: Vec<String>,
+    /// The pattern's value, where all that match it share one limit.
+    shared: Option<String>,
+}
+
+/// What holds for the descriptors that a path of the tree matches.
+#[derive(Debug)]
+pub struct Rule {
+    /// The path, as metrics and logs name it: `domain.key_value.key`.
+    pub path: String,
+    /// The name that other rules replace it by, and answers tell; empty if it has none.
+    pub name: String,
+    /// The names of rules that do not hold where this one does.
+    pub replaces: Vec<String>,
+    /// Its limit; none if it is unlimited.
+    pub terms: Option<Terms>,
+    /// Whether it is only counted.
+    pub shadow: bool,
+    /// Whether a request is over only if all such rules are; what was used already is owed.
+    pub quota: bool,
+    /// What is told with a descriptor that passes.
+    pub metadata: Map<String, Value>,
+}
+
+/// A limit as answers tell it, and what decides by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Requests in a unit.
+    pub requests: u32,
+    /// The unit.
+    pub unit: Unit,
+    /// What decides.
+    pub meter: Meter,
+}
+
+impl Terms {
+    /// A token bucket: a limit that comes with a request.
+    ///
+    /// # Errors
+    /// If there can be no such limit.
+    pub fn new(requests: u32, unit: Unit) -> Result<Self, LimitError> {
+        let meter = Meter::new(&Limit::new(requests.into(), unit.duration()))?;
+        Ok(Self { requests, unit, meter })
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}{}: {problem}", .line.map(|line| format!(":{line}")).unwrap_or_default())]
+pub struct RuleError {
+    /// Its name.
+    pub file: String,
+    /// The line, from 1, where it is known.
+    pub line: Option<u64>,
+    /// What is wrong there.
+    pub problem: Problem,
+}
+
+/// What is wrong, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// No YAML, or other keys and types than the format has.
+    #[error("{0}")]
+    Format(String),
+    /// A file without a domain.
+    #[error("no domain: begin with `domain: NAME`")]
+    NoDomain,
+    /// A domain that another file has.
+    #[error("domain {0} is in another file: each domain has one file")]
+    DuplicateDomain(String),
+    /// An entry without a key.
+    #[error("a descriptor without a key: give `key: NAME`")]
+    NoKey,
+    /// Two entries of a key and value side by side.
+    #[error("descriptor {0} is there twice")]
+    DuplicateKey(String),
+    /// A unit that is none.
+    #[error("unit {0:?} of {1} is none: give second, minute, hour, day, week, month or year")]
+    Unit(String, String),
+    /// A limit and none.
+    #[error("{0} is unlimited and has a unit: leave one of them out")]
+    UnitOfUnlimited(String),
+    /// A name that is missing.
+    #[error("{0} replaces a limit without a name")]
+    ReplacesNothing(String),
+    /// Its own name.
+    #[error("{0} replaces itself")]
+    ReplacesItself(String),
+    /// What only patterns have.
+    #[error("{0} has share_threshold, which is for values with a *")]
+    NotShared(String),
+    /// A limit that cannot be kept.
+    #[error("{0}: {1}")]
+    Limit(String, LimitError),
+}
+
+/// What a descriptor has in a request: key and value.
+pub type Entry<'a> = (&'a str, &'a str);
+
+/// A descriptor's rule, and whose bucket it is about.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The rule.
+    pub rule: Arc<Rule>,
+    /// The key.
+    pub key: KeyHash,
+}
+
+impl Rules {
+    /// Reads files, each by its name and text: all of them, or none.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with one of them.
+    pub fn read<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, RuleError> {
+        let mut rules = Self::default();
+        for (name, text) in files {
+            let fail = |(line, problem)| RuleError { file: name.to_owned(), line, problem };
+            rules.add(text).map_err(fail)?;
+        }
+        Ok(rules)
+    }
+
+    fn add(&mut self, text: &str) -> Result<(), (Option<u64>, Problem)> {
+        let file: File = serde_saphyr::from_str(text).map_err(|error| {
+            let line = error.location().map(|location| location.line());
+            (line, Problem::Format(message(&error)))
+        })?;
+        if file.domain.is_empty() {
+            return Err((None, Problem::NoDomain));
+        }
+        if self.domains.contains_key(&file.domain) {
+            return Err((None, Problem::DuplicateDomain(file.domain)));
+        }
+        let mut root = Node::default();
+        root.fill(&file.domain, file.descriptors.unwrap_or_default())?;
+        self.domains.insert(file.domain, root);
+        Ok(())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// Whether there is such a domain.
+    #[must_use]
+    pub fn has(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// The rule of a descriptor in a domain: each entry leads on by key and value, else by a pattern, else by the key
+    /// alone. A rule holds for what ends at it. `scratch` is overwritten.
+    #[must_use]
+    pub fn find(
+        &self,
+        secret: Secret,
+        domain: &str,
+        entries: &[Entry<'_>],
+        scratch: &mut String,
+    ) -> Option<Found> {
+        let mut node = self.domains.get(domain)?;
+        let mut hasher = secret.begin(Space::Descriptor);
+        hasher.part(domain.as_bytes());
+        for (key, value) in entries {
+            scratch.clear();
+            scratch.extend([key, "_", value]);
+            let (next, shared) = node.step(scratch, key)?;
+            node = next;
+            for part in [key, shared.unwrap_or(value)] {
+                hasher.part(part.as_bytes());
+            }
+        }
+        let rule = Arc::clone(node.rule.as_ref()?);
+        Some(Found { rule, key: hasher.finish() })
+    }
+}
+
+/// The key of a descriptor whose limit comes with the request.
+#[must_use]
+pub fn key(secret: Secret, domain: &str, entries: &[Entry<'_>]) -> KeyHash {
+    let mut hasher = secret.begin(Space::Descriptor);
+    hasher.part(domain.as_bytes());
+    for (key, value) in entries {
+        hasher.part(key.as_bytes());
+        hasher.part(value.as_bytes());
+    }
+    hasher.finish()
+}
+
+impl Node {
+    fn fill(
+        &mut self,
+        path: &str,
+        descriptors: Vec<Descriptor>,
+    ) -> Result<(), (Option<u64>, Problem)> {
+        for descriptor in descriptors {
+            let line = descriptor.key.as_ref().map(|key| key.referenced.line());
+            let key = descriptor.key.as_ref().map_or("", |key| key.value.as_str());
+            if key.is_empty() {
+                return Err((line, Problem::NoKey));
+            }
+            let value = descriptor.value.as_deref().filter(|value| !value.is_empty());
+            let name = value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"));
+            let path = format!("{path}.{name}");
+            let fail = |problem: fn(String) -> Problem| Err((line, problem(path.clone())));
+            if self.next.contains_key(&name) {
+                return fail(Problem::DuplicateKey);
+            }
+            let is_pattern = name.contains('*');
+            if descriptor.share_threshold && !is_pattern {
+                return fail(Problem::NotShared);
+            }
+            if is_pattern {
+                let parts = name.split('*').map(str::to_owned).collect();
+                let shared = value.filter(|_| descriptor.share_threshold).map(str::to_owned);
+                self.wildcards.push(Wildcard { name: name.clone(), parts, shared });
+            }
+            let mut next = Self::default();
+            if let Some(limit) = &descriptor.rate_limit {
+                let rule = rule(&path, &descriptor, limit).map_err(|problem| (line, problem))?;
+                next.rule = Some(Arc::new(rule));
+            }
+            next.fill(&path, descriptor.descriptors.unwrap_or_default())?;
+            self.next.insert(name, next);
+        }
+        Ok(())
+    }
+
+    /// Where an entry leads, and the value that all like it share.
+    fn step(&self, name: &str, key: &str) -> Option<(&Self, Option<&str>)> {
+        if let Some(next) = self.next.get(name) {
+            return Some((next, None));
+        }
+        if let Some(wildcard) = self.wildcards.iter().find(|wildcard| wildcard.matches(name)) {
+            return Some((self.next.get(&wildcard.name)?, wildcard.shared.as_deref()));
+        }
+        Some((self.next.get(key)?, None))
+    }
+}
+
+impl Wildcard {
+    fn matches(&self, name: &str) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else { return false };
+        let inner =
+            name.strip_prefix(first.as_str()).and_then(|name| name.strip_suffix(last.as_str()));
+        let Some(mut rest) = inner else { return false };
+        middle.iter().all(|part| match rest.split_once(part.as_str()) {
+            Some((_, after)) => {
+                rest = after;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+fn rule(path: &str, descriptor: &Descriptor, limit: &RateLimit) -> Result<Rule, Problem> {
+    let name = limit.name.clone().unwrap_or_default();
+    let mut replaces = Vec::new();
+    for replaced in &limit.replaces {
+        match replaced.name.as_deref() {
+            None | Some("") => return Err(Problem::ReplacesNothing(path.to_owned())),
+            Some(other) if other == name => return Err(Problem::ReplacesItself(path.to_owned())),
+            Some(other) => replaces.push(other.to_owned()),
+        }
+    }
+    let written = limit.unit.as_deref().unwrap_or_default();
+    let terms = match (limit.unlimited, Unit::from_name(written)) {
+        (true, Some(_)) => return Err(Problem::UnitOfUnlimited(path.to_owned())),
+        (true, None) => None,
+        (false, None) => return Err(Problem::Unit(written.to_owned(), path.to_owned())),
+        (false, Some(unit)) => {
+            let meter = Meter::new(&Limit {
+                requests: limit.requests_per_unit.into(),
+                window: unit.duration(),
+                algorithm: limit.algorithm,
+                burst: limit.burst.map(u64::from),
+                granularity: limit.granularity.map(u64::from),
+            });
+            let meter = meter.map_err(|error| Problem::Limit(path.to_owned(), error))?;
+            Some(Terms { requests: limit.requests_per_unit, unit, meter })
+        }
+    };
+    Ok(Rule {
+        path: path.to_owned(),
+        name,
+        replaces,
+        terms,
+        shadow: descriptor.shadow_mode,
+        quota: descriptor.quota_mode,
+        metadata: descriptor.metadata.clone().unwrap_or_default(),
+    })
+}
+
+/// The first line of what the parser says, without the text around it.
+fn message(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}

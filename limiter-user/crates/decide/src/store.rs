@@ -1,0 +1,160 @@
+//! The states of all keys: what is asked of them, in one step each.
+
+use limiter_common::algorithm::Algorithm;
+use limiter_common::atomic::AtomicU64;
+use limiter_common::gcra::Ticks;
+
+use crate::key::KeyHash;
+use crate::meter::Meter;
+use crate::side::Side;
+use crate::table::{Change, Table};
+
+/// The states of all keys, in memory `M`.
+#[derive(Debug)]
+pub struct Store<M> {
+    /// Those of one word.
+    pub table: Table<M>,
+    /// Those of more. Without it, such keys have no limit, and are counted as untracked.
+    pub side: Option<Side<M>>,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// To use so many units, if they have room.
+    Take,
+    /// Whether they would have.
+    Peek,
+    /// To charge units that were used already.
+    Owe,
+    /// To give units back.
+    Refund,
+    /// To forget what was used.
+    Reset,
+}
+
+/// How a key stands after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether there was room for the units.
+    pub admitted: bool,
+    /// Units that have room now.
+    pub remaining: u64,
+    /// How long until as many units as were asked for have room, ticks; `None` if that is never.
+    pub wait: Option<Ticks>,
+    /// How long until all that was used counts no more, ticks.
+    pub renews: Ticks,
+    /// Whether the key has a state. It has none where all of its set are busy, and is admitted then.
+    pub tracked: bool,
+}
+
+impl Standing {
+    /// That of a key whose limit is nothing.
+    const CLOSED: Self =
+        Self { admitted: false, remaining: 0, wait: None, renews: 0, tracked: true };
+
+    fn new(
+        algorithm: &dyn Algorithm,
+        state: &[u64],
+        now: Ticks,
+        cost: u64,
+        admitted: bool,
+    ) -> Self {
+        Self {
+            admitted,
+            remaining: algorithm.room(state, now),
+            wait: algorithm.wait(state, now, cost),
+            renews: algorithm.renews(state).saturating_sub(now),
+            tracked: true,
+        }
+    }
+}
+
+impl Act {
+    /// Does it to a state: whether there was room.
+    fn apply(self, algorithm: &dyn Algorithm, state: &mut [u64], now: Ticks, cost: u64) -> bool {
+        match self {
+            Self::Take => return algorithm.take(state, now, cost),
+            Self::Peek => return algorithm.wait(state, now, cost) == Some(0),
+            Self::Owe => {
+                let had_room = algorithm.take(state, now, cost);
+                if !had_room {
+                    algorithm.owe(state, now, cost);
+                }
+                return had_room;
+            }
+            Self::Refund => algorithm.refund(state, now, cost),
+            Self::Reset => state.fill(0),
+        }
+        true
+    }
+
+    /// Whether a key without a state needs none for it.
+    const fn leaves_nothing(self, cost: u64) -> bool {
+        matches!(self, Self::Peek | Self::Refund | Self::Reset) || cost == 0
+    }
+}
+
+impl<M: AsRef<[AtomicU64]>> Store<M> {
+    /// Does to a key what is asked, of `cost` units.
+    pub fn ask(&self, key: KeyHash, meter: &Meter, act: Act, cost: u64, now: Ticks) -> Standing {
+        let Some(algorithm) = meter.algorithm() else {
+            return Standing { admitted: cost == 0, ..Standing::CLOSED };
+        };
+        let key = meter.of(key);
+        let words = algorithm.words();
+        if words > 1 {
+            return self.ask_side(key, algorithm, act, cost, now, words);
+        }
+        let fresh = || {
+            let mut state = [0];
+            let admitted = act.apply(algorithm, &mut state, now, cost);
+            Standing::new(algorithm, &state, now, cost, admitted)
+        };
+        loop {
+            let found = match self.table.find(key) {
+                None if act.leaves_nothing(cost) => return fresh(),
+                None => self.table.bucket(key, now),
+                found => found,
+            };
+            let Some(bucket) = found else { return Standing { tracked: false, ..fresh() } };
+            let mut admitted = false;
+            let changed = bucket.change(|word| {
+                let mut state = [word];
+                meter.adopt(&mut state, now);
+                admitted = act.apply(algorithm, &mut state, now, cost);
+                (state[0] != word).then_some(state[0])
+            });
+            let (Change::Done(word) | Change::Refused(word)) = changed else { continue };
+            if act != Act::Peek {
+                bucket.note(now, !admitted);
+            }
+            let mut state = [word];
+            meter.adopt(&mut state, now);
+            return Standing::new(algorithm, &state, now, cost, admitted);
+        }
+    }
+
+    fn ask_side(
+        &self,
+        key: KeyHash,
+        algorithm: &dyn Algorithm,
+        act: Act,
+        cost: u64,
+        now: Ticks,
+        words: usize,
+    ) -> Standing {
+        let apply = |state: &mut [u64]| {
+            let admitted = act.apply(algorithm, state, now, cost);
+            Standing::new(algorithm, state, now, cost, admitted)
+        };
+        match &self.side {
+            None => Standing { admitted: true, tracked: false, ..apply(&mut vec![0; words]) },
+            Some(side) if act == Act::Peek => apply(&mut side.read(key, words)),
+            Some(side) => side.change(key, words, now, |state| {
+                let standing = apply(state);
+                (algorithm.renews(state), standing)
+            }),
+        }
+    }
+}

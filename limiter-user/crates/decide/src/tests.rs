@@ -1,0 +1,248 @@
+//! What `envoyproxy/ratelimit` documents of its rules, as tables of our own.
+
+use std::time::Duration;
+
+use limiter_common::atomic::AtomicU64;
+
+use crate::decider::{Decision, Descriptor, Request, decide};
+use crate::key::Secret;
+use crate::meter::ticks;
+use crate::rules::{Entry, Rules, Unit};
+use crate::side::{self, Side};
+use crate::store::Store;
+use crate::table::{self, Table};
+
+type Memory = Vec<AtomicU64>;
+
+fn memory(bytes: usize) -> Memory {
+    (0..bytes / 8).map(|_| AtomicU64::new(0)).collect()
+}
+
+pub(crate) fn store(keys: u64) -> Store<Memory> {
+    let table = Table::create(memory(table::bytes(keys)), Secret([1, 2]), 0).unwrap();
+    Store { table, side: Side::open(memory(side::bytes(keys))) }
+}
+
+/// A server with some rules, and its clock.
+struct Server {
+    store: Store<Memory>,
+    rules: Rules,
+    now: Duration,
+}
+
+impl Server {
+    fn new(rules: &str) -> Self {
+        let rules = Rules::read([("test.yaml", rules)]).unwrap();
+        // At the beginning of a window of each unit.
+        Self { store: store(1_000), rules, now: Duration::from_secs(365 * 86_400 * 42) }
+    }
+
+    fn ask(&self, descriptors: &[Descriptor<'_>]) -> Decision {
+        let request = Request { domain: "rl", descriptors, hits: 0 };
+        decide(&self.store, &self.rules, &request, ticks(self.now)).unwrap()
+    }
+
+    /// Whether requests about descriptors of such entries are admitted, `times` in a row.
+    fn admits(&self, descriptors: &[&[Entry<'_>]], times: usize) -> Vec<bool> {
+        let descriptors: Vec<_> = descriptors
+            .iter()
+            .map(|entries| Descriptor { entries, ..Descriptor::default() })
+            .collect();
+        (0..times).map(|_| !self.ask(&descriptors).over).collect()
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+    }
+}
+
+const EXAMPLE: &str = "
+domain: rl
+descriptors:
+  - key: foo
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+    descriptors:
+      - key: bar
+        rate_limit: { unit: minute, requests_per_unit: 3 }
+      - key: bar
+        value: banned
+        rate_limit: { name: banned_limit, unit: minute, requests_per_unit: 0 }
+      - key: bar
+        value: listed
+      - key: baz
+        value: shady
+        rate_limit: { unit: minute, requests_per_unit: 3 }
+        shadow_mode: true
+      - key: bay
+        rate_limit: { unlimited: true }
+  - key: cluster
+    value: override
+    rate_limit:
+      replaces: [{ name: banned_limit }]
+      unit: minute
+      requests_per_unit: 2
+  - key: service
+    value: one
+    quota_mode: true
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: service
+    value: two
+    quota_mode: true
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+";
+
+#[test]
+fn a_descriptor_is_held_to_the_rule_that_ends_where_it_does() {
+    let server = Server::new(EXAMPLE);
+    let cases: [(&[Entry<'_>], usize); 7] = [
+        (&[("foo", "a")], 2),
+        (&[("foo", "b")], 2),
+        (&[("foo", "a"), ("bar", "x")], 3),
+        (&[("foo", "a"), ("bar", "banned")], 0),
+        // No limit: another key, more entries than the rules have, a value that is listed without one.
+        (&[("other", "a")], 5),
+        (&[("foo", "a"), ("bar", "x"), ("more", "y")], 5),
+        (&[("foo", "a"), ("bar", "listed")], 5),
+    ];
+    for (entries, admitted) in cases {
+        let admits = server.admits(&[entries], 5);
+        assert_eq!(admits.iter().filter(|&&admitted| admitted).count(), admitted, "{entries:?}");
+    }
+}
+
+#[test]
+fn answers_tell_limit_remaining_and_when_it_renews() {
+    let server = Server::new(EXAMPLE);
+    let ask = |entries| {
+        let descriptors = [Descriptor { entries, ..Descriptor::default() }];
+        server.ask(&descriptors).statuses.remove(0)
+    };
+    let entries: &[Entry<'_>] = &[("foo", "a")];
+    let first = ask(entries);
+    assert_eq!((first.over, first.remaining), (false, 1));
+    assert_eq!(first.terms.map(|terms| (terms.requests, terms.unit)), Some((2, Unit::Minute)));
+    assert_eq!(first.reset, Some(Duration::from_secs(30)));
+    ask(entries);
+    let third = ask(entries);
+    assert_eq!((third.over, third.remaining), (true, 0));
+    // When one more is admitted.
+    assert_eq!(third.reset, Some(Duration::from_secs(30)));
+    let unlimited = ask(&[("foo", "a"), ("bay", "x")]);
+    assert_eq!((unlimited.over, unlimited.remaining), (false, u32::MAX.into()));
+    assert_eq!(ask(&[("none", "a")]).terms, None);
+    let banned = ask(&[("foo", "a"), ("bar", "banned")]);
+    assert_eq!((banned.over, banned.reset), (true, None));
+}
+
+#[test]
+fn all_descriptors_are_charged_or_none() {
+    let server = Server::new(EXAMPLE);
+    let (foo, bar): (&[Entry<'_>], &[Entry<'_>]) = (&[("foo", "a")], &[("foo", "a"), ("bar", "x")]);
+    assert_eq!(server.admits(&[foo], 2), [true, true]);
+    // `foo` is used up, so nothing of `bar` is.
+    assert_eq!(server.admits(&[bar, foo], 4), [false; 4]);
+    assert_eq!(server.admits(&[bar], 4), [true, true, true, false]);
+    // The same key twice costs twice.
+    let other: &[Entry<'_>] = &[("foo", "b"), ("bar", "x")];
+    assert_eq!(server.admits(&[other, other], 2), [true, false]);
+    assert_eq!(server.admits(&[other], 2), [true, false]);
+}
+
+#[test]
+fn a_shadow_counts_and_denies_nobody() {
+    let server = Server::new(EXAMPLE);
+    let shady: &[Entry<'_>] = &[("foo", "a"), ("baz", "shady")];
+    assert_eq!(server.admits(&[shady], 5), [true; 5]);
+    let status =
+        server.ask(&[Descriptor { entries: shady, ..Descriptor::default() }]).statuses.remove(0);
+    assert_eq!((status.over, status.shadowed, status.remaining), (false, true, 0));
+    // With a limit of its own there is no shadow.
+    let limit = Some((1, Unit::Day));
+    let own = [Descriptor { entries: shady, limit, ..Descriptor::default() }];
+    assert!(server.ask(&own).over);
+}
+
+#[test]
+fn a_rule_replaces_others_by_their_names() {
+    let server = Server::new(EXAMPLE);
+    let (banned, instead): (&[Entry<'_>], &[Entry<'_>]) =
+        (&[("foo", "a"), ("bar", "banned")], &[("cluster", "override")]);
+    assert_eq!(server.admits(&[banned], 1), [false]);
+    assert_eq!(server.admits(&[banned, instead], 3), [true, true, false]);
+}
+
+#[test]
+fn quotas_deny_only_together_and_owe_what_was_used_already() {
+    let mut server = Server::new(EXAMPLE);
+    let (one, two): (&[Entry<'_>], &[Entry<'_>]) = (&[("service", "one")], &[("service", "two")]);
+    assert_eq!(server.admits(&[one, two], 3), [true, true, false]);
+    server.wait(120);
+    // Asked before, debited afterwards: what was begun below the limit may end above it.
+    let peek = Descriptor { entries: two, hits: Some(0), ..Descriptor::default() };
+    let debit = |hits| Descriptor { entries: two, hits: Some(hits), ..Descriptor::default() };
+    for _ in 0..3 {
+        assert!(!server.ask(&[peek]).over);
+        server.ask(&[debit(1)]);
+    }
+    assert!(server.ask(&[peek]).over);
+    server.wait(31);
+    assert!(!server.ask(&[peek]).over);
+    // As much again at most is owed.
+    server.ask(&[debit(1_000)]);
+    server.wait(61);
+    assert!(!server.ask(&[peek]).over);
+}
+
+#[test]
+fn units_are_given_back() {
+    let server = Server::new(EXAMPLE);
+    let entries: &[Entry<'_>] = &[("foo", "a")];
+    let refund = Descriptor { entries, hits: Some(1), refund: true, ..Descriptor::default() };
+    assert_eq!(server.admits(&[entries], 3), [true, true, false]);
+    assert!(!server.ask(&[refund]).over);
+    assert_eq!(server.admits(&[entries], 2), [true, false]);
+    // No more than there was.
+    for _ in 0..5 {
+        server.ask(&[refund]);
+    }
+    assert_eq!(server.admits(&[entries], 3), [true, true, false]);
+}
+
+#[test]
+fn each_algorithm_keeps_its_bound_in_each_unit() {
+    for (algorithm, at_once, after) in [
+        ("token-bucket", 20, 20),
+        ("fixed-window", 20, 20),
+        ("sliding-window", 20, 0),
+        ("sub-windows", 20, 0),
+        ("sliding-log", 20, 0),
+    ] {
+        for unit in ["second", "minute", "hour", "day", "week", "month", "year"] {
+            let rules = format!(
+                "domain: rl\ndescriptors:\n  - key: k\n    rate_limit: \
+                 {{ unit: {unit}, requests_per_unit: 20, algorithm: {algorithm} }}\n"
+            );
+            let mut server = Server::new(&rules);
+            let length = Rules::read([("r", rules.as_str())]).map(|_| unit).unwrap();
+            let seconds = match length {
+                "second" => 1,
+                "minute" => 60,
+                "hour" => 3_600,
+                "day" => 86_400,
+                "week" => 7 * 86_400,
+                "month" => 30 * 86_400,
+                _ => 365 * 86_400,
+            };
+            let admitted = |server: &Server| {
+                server.admits(&[&[("k", "v")]], 25).into_iter().filter(|&admitted| admitted).count()
+            };
+            assert_eq!(admitted(&server), at_once, "{algorithm} {unit}");
+            // A window later everything is there again, or is about to be.
+            server.wait(seconds);
+            let now = admitted(&server);
+            assert!(now == at_once || now == after, "{algorithm} {unit}: {now}");
+            server.wait(2 * seconds);
+            assert_eq!(admitted(&server), at_once, "{algorithm} {unit}");
+        }
+    }
+}
