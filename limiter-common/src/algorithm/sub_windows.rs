@@ -116,10 +116,13 @@ impl Algorithm for SubWindows {
     }
 
     fn wait(&self, state: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
+        if cost > self.limit {
+            return None;
+        }
         // More than the limit where some of it is owed.
         let mut missing = (cost + self.counted(state, now)).saturating_sub(self.limit);
-        if cost > self.limit || missing == 0 {
-            return (cost <= self.limit).then_some(0);
+        if missing == 0 {
+            return Some(0);
         }
         let position = self.position(state, now);
         let counted = self.first(position).max(self.first(state[POSITION]))..=state[POSITION];

@@ -307,6 +307,22 @@ fn a_limit_that_an_algorithm_cannot_have_is_refused() {
     assert_eq!(SlidingLog::new(MAX_LIMIT + 1, second), Err(Unfit::TooLarge));
 }
 
+#[test]
+fn a_request_of_more_than_can_be_counted_is_denied() {
+    let limit = Limit { units: 10, window: 60_000, burst: 10, parts: 6 };
+    for (name, algorithm, _) in all(&limit) {
+        let (mut state, now) = (vec![0; algorithm.words()], 60_001);
+        assert!(algorithm.take(&mut state, now, 3), "{name}");
+        for cost in [u64::MAX, u64::MAX - 2, u64::MAX / 2] {
+            assert_eq!(algorithm.wait(&state, now, cost), None, "{name}");
+            assert!(!algorithm.take(&mut state, now, cost), "{name}: {cost}");
+            assert_eq!(algorithm.room(&state, now), 7, "{name}");
+        }
+        algorithm.owe(&mut state, now, u64::MAX);
+        assert_eq!(algorithm.room(&state, now), 0, "{name}");
+    }
+}
+
 /// Several CPUs charge the same word as the kernel program does: at last by an addition that nothing can fail.
 #[test]
 fn what_others_add_beyond_the_limit_is_admitted_to_nobody() {

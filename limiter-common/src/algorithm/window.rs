@@ -313,6 +313,10 @@ impl Algorithm for Window {
 
     #[inline]
     fn take(&self, state: &mut [u64], now: Ticks, cost: u64) -> bool {
+        // A packet is far from it, but anybody's number may be too large to be added to the counts.
+        if cost > u64::from(self.limit) {
+            return false;
+        }
         let next = self.decide(state[0], now, cost);
         state[0] = next.unwrap_or(state[0]);
         next.is_some()
