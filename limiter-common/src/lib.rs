@@ -30,6 +30,8 @@ pub mod hash;
 pub mod hll;
 pub mod key;
 pub mod lists;
+#[cfg(all(loom, any(test, feature = "user")))]
+pub mod orders;
 pub mod packet;
 pub mod peers;
 pub mod promotions;

@@ -1,10 +1,7 @@
 //! Two CPUs that meet in one decision, in every order of their accesses that memory allows: also where it is
 //! weaker than x86's. Run by `cargo xtask schedules`.
 
-use std::println;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 use std::vec::Vec;
 
 use super::lookup::{SlotRef, charge_found};
@@ -13,25 +10,8 @@ use super::planted::{self, Charge, Renew};
 use super::tests::{PERIOD, limiter, policy, quick, source, tier};
 use super::*;
 use crate::abi::PolicyWord;
+use crate::orders::explore;
 use crate::table::WAYS;
-
-/// How often a CPU may be interrupted in one order.
-// Without a bound a promotion alone takes hours. Two find all bugs that are planted here.
-const INTERRUPTIONS: usize = 2;
-
-/// Goes through all orders of a scenario; prints how many there are.
-fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let (orders, began) = (Arc::new(AtomicUsize::new(0)), Instant::now());
-    let count = Arc::clone(&orders);
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(INTERRUPTIONS);
-    builder.max_branches = 100_000;
-    builder.check(move || {
-        count.fetch_add(1, Ordering::Relaxed);
-        scenario();
-    });
-    println!("{name}: {} orders in {:.1?}", orders.load(Ordering::Relaxed), began.elapsed());
-}
 
 /// Whether some order fails the scenario, which has a bug.
 fn finds(scenario: impl Fn() + Send + Sync + 'static) -> bool {

@@ -88,6 +88,7 @@ struct Subject {
     cost: u64,
     role: Role,
     standing: Option<Standing>,
+    charged: bool,
 }
 
 /// What a limit does to the request.
@@ -164,8 +165,10 @@ fn resolve<M: AsRef<[AtomicU64]>>(
             (false, 0) => Act::Peek,
             (false, _) => Act::Take,
         };
-        let subject =
-            |key, terms, role| Subject { at, key, terms, act, cost, role, standing: None };
+        let subject = |key, terms, role| {
+            let (standing, charged) = (None, false);
+            Subject { at, key, terms, act, cost, role, standing, charged }
+        };
         match descriptor.limit {
             Some((requests, unit)) if rules.has(request.domain) => {
                 let key = key(secret, request.domain, descriptor.entries);
@@ -209,19 +212,16 @@ fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now
         }
     }
     if !several || !is_over(subjects) {
-        let mut asked = 0;
         for subject in subjects.iter_mut().filter(|subject| !several || subject.act != Act::Peek) {
-            asked = subject.at + 1;
-            if !subject.ask(store, subject.act, now) && subject.role == Role::Enforced {
+            let admitted = subject.ask(store, subject.act, now);
+            subject.charged = admitted && subject.act == Act::Take;
+            if !admitted && subject.role == Role::Enforced {
                 break;
             }
         }
-        if several && is_over(subjects) {
+        if is_over(subjects) {
             // Another request was faster.
-            let charged = |subject: &&mut Subject| {
-                subject.act == Act::Take && subject.at < asked && !subject.is_over()
-            };
-            for subject in subjects.iter_mut().filter(charged) {
+            for subject in subjects.iter_mut().filter(|subject| subject.charged) {
                 subject.ask(store, Act::Refund, now);
             }
         }

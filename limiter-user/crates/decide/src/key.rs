@@ -27,6 +27,14 @@ impl Secret {
         KeyHasher(hasher)
     }
 
+    /// Begins the hash of a descriptor of a domain.
+    #[must_use]
+    pub fn descriptor(self, domain: &str) -> KeyHasher {
+        let mut hasher = self.begin(Space::Descriptor);
+        hasher.part(domain.as_bytes());
+        hasher
+    }
+
     /// The hash of a key that is one text.
     #[must_use]
     pub fn hash(self, space: Space, key: &[u8]) -> KeyHash {
@@ -56,6 +64,12 @@ impl KeyHasher {
         // Its length first, or parts that are cut elsewhere would be the same key.
         self.0.write_u32(part.len() as u32);
         self.0.write(part);
+    }
+
+    /// Adds an entry of a descriptor.
+    pub fn entry(&mut self, key: &str, value: &str) {
+        self.part(key.as_bytes());
+        self.part(value.as_bytes());
     }
 
     /// The hash of all parts.

@@ -4,9 +4,9 @@ use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 use limiter_common::algorithm::{
-    Algorithm, MAX_SUB_WINDOWS, SlidingLog, SubWindows, TokenBucket, Unfit, Window,
+    Algorithm, MAX_LIMIT, MAX_SUB_WINDOWS, SlidingLog, SubWindows, TokenBucket, Unfit, Window,
 };
-use limiter_common::gcra::Ticks;
+use limiter_common::gcra::{MAX_TOLERANCE, Ticks};
 use serde::Deserialize;
 use siphasher::sip::SipHasher13;
 
@@ -34,6 +34,9 @@ const PARTS: u64 = 10;
 
 /// The most units of a sliding log: it remembers each of them.
 pub const MAX_LOG: u64 = 120;
+
+/// The longest window, and the longest time that a bucket takes to fill, days.
+const MAX_DAYS: u64 = span(MAX_TOLERANCE).as_secs() / 86_400;
 
 /// By which algorithm a key is held to its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -87,7 +90,7 @@ pub enum LimitError {
     NoBurst,
     /// Too many units, or too long a window.
     #[error(
-        "the limit is too large: at most 2147483647 in a window, and 834 days to fill a bucket"
+        "the limit is too large: at most {MAX_LIMIT} in a window, and {MAX_DAYS} days to fill a bucket"
     )]
     TooLarge,
     /// More units than a word has bits for in so short a window.

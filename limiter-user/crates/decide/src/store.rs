@@ -112,25 +112,26 @@ impl<M: AsRef<[AtomicU64]>> Store<M> {
             Standing::new(algorithm, &state, now, cost, admitted)
         };
         loop {
-            let found = match self.table.find(key) {
-                None if act.leaves_nothing(cost) => return fresh(),
-                None => self.table.bucket(key, now),
-                found => found,
+            let found = if act.leaves_nothing(cost) {
+                let Some(found) = self.table.find(key) else { return fresh() };
+                Some(found)
+            } else {
+                self.table.bucket(key, now)
             };
             let Some(bucket) = found else { return Standing { tracked: false, ..fresh() } };
-            let mut admitted = false;
+            let (mut state, mut admitted) = ([0], false);
             let changed = bucket.change(|word| {
-                let mut state = [word];
+                state = [word];
                 meter.adopt(&mut state, now);
                 admitted = act.apply(algorithm, &mut state, now, cost);
                 (state[0] != word).then_some(state[0])
             });
-            let (Change::Done(word) | Change::Refused(word)) = changed else { continue };
+            if changed == Change::Gone {
+                continue;
+            }
             if act != Act::Peek {
                 bucket.note(now, !admitted);
             }
-            let mut state = [word];
-            meter.adopt(&mut state, now);
             return Standing::new(algorithm, &state, now, cost, admitted);
         }
     }

@@ -217,22 +217,19 @@ fn each_algorithm_keeps_its_bound_in_each_unit() {
         ("sub-windows", 20, 0),
         ("sliding-log", 20, 0),
     ] {
-        for unit in ["second", "minute", "hour", "day", "week", "month", "year"] {
-            let rules = format!(
+        for (unit, seconds) in [
+            ("second", 1),
+            ("minute", 60),
+            ("hour", 3_600),
+            ("day", 86_400),
+            ("week", 7 * 86_400),
+            ("month", 30 * 86_400),
+            ("year", 365 * 86_400),
+        ] {
+            let mut server = Server::new(&format!(
                 "domain: rl\ndescriptors:\n  - key: k\n    rate_limit: \
                  {{ unit: {unit}, requests_per_unit: 20, algorithm: {algorithm} }}\n"
-            );
-            let mut server = Server::new(&rules);
-            let length = Rules::read([("r", rules.as_str())]).map(|_| unit).unwrap();
-            let seconds = match length {
-                "second" => 1,
-                "minute" => 60,
-                "hour" => 3_600,
-                "day" => 86_400,
-                "week" => 7 * 86_400,
-                "month" => 30 * 86_400,
-                _ => 365 * 86_400,
-            };
+            ));
             let admitted = |server: &Server| {
                 server.admits(&[&[("k", "v")]], 25).into_iter().filter(|&admitted| admitted).count()
             };

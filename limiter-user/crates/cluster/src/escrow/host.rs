@@ -441,8 +441,7 @@ mod tests {
             host.settings.timing.home_lease = home_lease;
             let peer = host.peers.entry(other).or_default();
             // The last answer alone: others would take off a sixteenth each.
-            let slow_rounds = std::mem::take(peer).slow_rounds;
-            peer.slow_rounds = slow_rounds;
+            peer.slow_rounds = std::mem::take(peer).slow_rounds;
             peer.hear(now, Moment(1));
             peer.answers(now, Moment(now.0 - Duration::as_nanos(&took) as u64));
             (host.round(now, delegation) == every / 2, host.is_far(now, delegation))

@@ -66,53 +66,52 @@ pub(super) struct Replaces {
     pub(super) name: Option<String>,
 }
 
-/// The unit of time of a limit, by its number in `RateLimitResponse.RateLimit.Unit`.
+/// The unit of time of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
 pub enum Unit {
     /// A second.
-    Second = 1,
+    Second,
     /// A minute.
-    Minute = 2,
+    Minute,
     /// An hour.
-    Hour = 3,
+    Hour,
     /// A day of 24 hours.
-    Day = 4,
-    /// 30 days.
-    Month = 5,
-    /// 365 days.
-    Year = 6,
+    Day,
     /// 7 days.
-    Week = 7,
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
 }
 
 impl Unit {
-    const ALL: [(Self, &'static str, u64); 7] = [
-        (Self::Second, "second", 1),
-        (Self::Minute, "minute", 60),
-        (Self::Hour, "hour", 3_600),
-        (Self::Day, "day", 86_400),
-        (Self::Week, "week", 7 * 86_400),
-        (Self::Month, "month", 30 * 86_400),
-        (Self::Year, "year", 365 * 86_400),
-    ];
-
     /// By its name, in any case.
     pub(super) fn from_name(name: &str) -> Option<Self> {
-        let found = Self::ALL.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(unit, ..)| *unit)
-    }
-
-    /// By its number.
-    #[must_use]
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.iter().find(|(unit, ..)| *unit as i32 == number).map(|(unit, ..)| *unit)
+        Some(match name.to_ascii_lowercase().as_str() {
+            "second" => Self::Second,
+            "minute" => Self::Minute,
+            "hour" => Self::Hour,
+            "day" => Self::Day,
+            "week" => Self::Week,
+            "month" => Self::Month,
+            "year" => Self::Year,
+            _ => return None,
+        })
     }
 
     /// How long it is.
     #[must_use]
-    pub fn duration(self) -> Duration {
-        let found = Self::ALL.iter().find(|(unit, ..)| *unit == self);
-        Duration::from_secs(found.map_or(0, |&(_, _, seconds)| seconds))
+    pub const fn duration(self) -> Duration {
+        const DAY: u64 = 86_400;
+        Duration::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => DAY,
+            Self::Week => 7 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+        })
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 pub use format::Unit;
 
-use crate::key::{KeyHash, Secret, Space};
+use crate::key::{KeyHash, Secret};
 use crate::meter::{Limit, LimitError, Meter};
 use format::{Descriptor, File, RateLimit};
 
@@ -200,16 +200,13 @@ impl Rules {
         scratch: &mut String,
     ) -> Option<Found> {
         let mut node = self.domains.get(domain)?;
-        let mut hasher = secret.begin(Space::Descriptor);
-        hasher.part(domain.as_bytes());
+        let mut hasher = secret.descriptor(domain);
         for (key, value) in entries {
             scratch.clear();
             scratch.extend([key, "_", value]);
             let (next, shared) = node.step(scratch, key)?;
             node = next;
-            for part in [key, shared.unwrap_or(value)] {
-                hasher.part(part.as_bytes());
-            }
+            hasher.entry(key, shared.unwrap_or(value));
         }
         let rule = Arc::clone(node.rule.as_ref()?);
         Some(Found { rule, key: hasher.finish() })
@@ -219,12 +216,8 @@ impl Rules {
 /// The key of a descriptor whose limit comes with the request.
 #[must_use]
 pub fn key(secret: Secret, domain: &str, entries: &[Entry<'_>]) -> KeyHash {
-    let mut hasher = secret.begin(Space::Descriptor);
-    hasher.part(domain.as_bytes());
-    for (key, value) in entries {
-        hasher.part(key.as_bytes());
-        hasher.part(value.as_bytes());
-    }
+    let mut hasher = secret.descriptor(domain);
+    entries.iter().for_each(|(key, value)| hasher.entry(key, value));
     hasher.finish()
 }
 

@@ -1,35 +1,15 @@
 //! Two threads that meet in one set, in every order of their accesses that memory allows. Run by `cargo xtask schedules`.
 
-use std::println;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
+use limiter_common::orders::explore;
 
 use super::*;
 use crate::key::Space;
-
-/// How often a thread may be interrupted in one order.
-const INTERRUPTIONS: usize = 2;
 
 /// When a bucket that was charged owes nothing any more, and now.
 const UNTIL: Ticks = 1 << 59;
 const NOW: Ticks = 1 << 58;
 
 type Shared = Table<Vec<AtomicU64>>;
-
-/// Goes through all orders of a scenario; prints how many there are.
-fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let (orders, began) = (Arc::new(AtomicUsize::new(0)), Instant::now());
-    let count = Arc::clone(&orders);
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(INTERRUPTIONS);
-    builder.max_branches = 100_000;
-    builder.check(move || {
-        count.fetch_add(1, Ordering::Relaxed);
-        scenario();
-    });
-    println!("{name}: {} orders in {:.1?}", orders.load(Ordering::Relaxed), began.elapsed());
-}
 
 fn key(number: u64) -> KeyHash {
     (0..)
