@@ -20,19 +20,25 @@ use crate::{
 /// If there is none.
 #[must_use]
 pub fn limiter_binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("LIMITER_BIN") {
-        return path.into();
-    }
+    std::env::var_os("LIMITER_BIN").map_or_else(|| built_binary("limiter"), PathBuf::from)
+}
+
+/// A binary of the workspace that is built beside this program.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn built_binary(name: &str) -> PathBuf {
     // Below another root, a thread with mounts of its own no longer finds it.
     static OWN: LazyLock<PathBuf> =
         LazyLock::new(|| std::env::current_exe().expect("the path of this program"));
     let own = OWN.as_path();
     // Tests are one folder below the binaries.
     let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
-    let path = folder.map(|folder| folder.join("limiter")).unwrap_or_default();
+    let path = folder.map(|folder| folder.join(name)).unwrap_or_default();
     assert!(
         path.exists(),
-        "there is no limiter at {}: run the tests with `cargo xtask test`",
+        "there is no {name} at {}: run the tests with `cargo xtask test`",
         path.display()
     );
     path

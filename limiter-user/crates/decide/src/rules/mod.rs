@@ -6,6 +6,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value};
 
@@ -19,6 +20,37 @@ use format::{Descriptor, File, RateLimit};
 #[derive(Debug, Default)]
 pub struct Rules {
     domains: HashMap<String, Node>,
+    all: Vec<Arc<Rule>>,
+}
+
+/// What was decided by rules, by their paths. It outlives the rules: files are read anew.
+#[derive(Debug, Default)]
+pub struct Tallies(HashMap<String, Arc<Tally>>);
+
+/// What was decided by a rule, in descriptors.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Those within the limit.
+    pub ok: AtomicU64,
+    /// Those over it.
+    pub over: AtomicU64,
+    /// Those over it that were let through: the rule is a shadow.
+    pub shadow: AtomicU64,
+    /// Those that were let through because the key table is full.
+    pub untracked: AtomicU64,
+}
+
+impl Tally {
+    /// Counts one.
+    pub fn count(&self, over: bool, shadowed: bool, untracked: bool) {
+        let counter = match (over, shadowed, untracked) {
+            (true, _, _) => &self.over,
+            (_, true, _) => &self.shadow,
+            (_, _, true) => &self.untracked,
+            _ => &self.ok,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Where one or more entries of a descriptor lead.
@@ -58,27 +90,26 @@ pub struct Rule {
     pub quota: bool,
     /// What is told with a descriptor that passes.
     pub metadata: Map<String, Value>,
+    /// What was decided by it.
+    pub tally: Arc<Tally>,
 }
 
 /// A limit as answers tell it, and what decides by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Requests in a unit.
-    pub requests: u32,
-    /// The unit.
-    pub unit: Unit,
+    /// The limit.
+    pub limit: Limit,
     /// What decides.
     pub meter: Meter,
 }
 
 impl Terms {
-    /// A token bucket: a limit that comes with a request.
+    /// Those of a limit.
     ///
     /// # Errors
     /// If there can be no such limit.
-    pub fn new(requests: u32, unit: Unit) -> Result<Self, LimitError> {
-        let meter = Meter::new(&Limit::new(requests.into(), unit.duration()))?;
-        Ok(Self { requests, unit, meter })
+    pub fn new(limit: Limit) -> Result<Self, LimitError> {
+        Ok(Self { limit, meter: Meter::new(&limit)? })
     }
 }
 
@@ -145,22 +176,23 @@ pub struct Found {
 }
 
 impl Rules {
-    /// Reads files, each by its name and text: all of them, or none.
+    /// Reads files, each by its name and text: all of them, or none. What is decided by them is counted in `tallies`.
     ///
     /// # Errors
     /// The first thing that is wrong with one of them.
     pub fn read<'a>(
         files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        tallies: &mut Tallies,
     ) -> Result<Self, RuleError> {
         let mut rules = Self::default();
         for (name, text) in files {
             let fail = |(line, problem)| RuleError { file: name.to_owned(), line, problem };
-            rules.add(text).map_err(fail)?;
+            rules.add(text, tallies).map_err(fail)?;
         }
         Ok(rules)
     }
 
-    fn add(&mut self, text: &str) -> Result<(), (Option<u64>, Problem)> {
+    fn add(&mut self, text: &str, tallies: &mut Tallies) -> Result<(), Fault> {
         let file: File = serde_saphyr::from_str(text).map_err(|error| {
             let line = error.location().map(|location| location.line());
             (line, Problem::Format(message(&error)))
@@ -172,21 +204,31 @@ impl Rules {
             return Err((None, Problem::DuplicateDomain(file.domain)));
         }
         let mut root = Node::default();
-        root.fill(&file.domain, file.descriptors.unwrap_or_default())?;
+        let mut filling = Filling { all: &mut self.all, tallies };
+        filling.fill(&mut root, &file.domain, file.descriptors.unwrap_or_default())?;
         self.domains.insert(file.domain, root);
         Ok(())
     }
 
-    /// Whether there are none.
+    /// All rules, in the order of the files.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.domains.is_empty()
+    pub fn all(&self) -> &[Arc<Rule>] {
+        &self.all
     }
 
     /// Whether there is such a domain.
     #[must_use]
     pub fn has(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
+    }
+
+    /// Whether a domain has rules for descriptors that begin with a key.
+    #[must_use]
+    pub fn has_key(&self, domain: &str, key: &str) -> bool {
+        let is_its = |name: &String| {
+            name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        self.domains.get(domain).is_some_and(|root| root.next.keys().any(is_its))
     }
 
     /// The rule of a descriptor in a domain: each entry leads on by key and value, else by a pattern, else by the key
@@ -221,12 +263,22 @@ pub fn key(secret: Secret, domain: &str, entries: &[Entry<'_>]) -> KeyHash {
     hasher.finish()
 }
 
-impl Node {
+/// What is wrong, and in which line.
+type Fault = (Option<u64>, Problem);
+
+/// What the rules of a file go to.
+struct Filling<'a> {
+    all: &'a mut Vec<Arc<Rule>>,
+    tallies: &'a mut Tallies,
+}
+
+impl Filling<'_> {
     fn fill(
         &mut self,
+        node: &mut Node,
         path: &str,
         descriptors: Vec<Descriptor>,
-    ) -> Result<(), (Option<u64>, Problem)> {
+    ) -> Result<(), Fault> {
         for descriptor in descriptors {
             let line = descriptor.key.as_ref().map(|key| key.referenced.line());
             let key = descriptor.key.as_ref().map_or("", |key| key.value.as_str());
@@ -237,7 +289,7 @@ impl Node {
             let name = value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"));
             let path = format!("{path}.{name}");
             let fail = |problem: fn(String) -> Problem| Err((line, problem(path.clone())));
-            if self.next.contains_key(&name) {
+            if node.next.contains_key(&name) {
                 return fail(Problem::DuplicateKey);
             }
             let is_pattern = name.contains('*');
@@ -247,19 +299,24 @@ impl Node {
             if is_pattern {
                 let parts = name.split('*').map(str::to_owned).collect();
                 let shared = value.filter(|_| descriptor.share_threshold).map(str::to_owned);
-                self.wildcards.push(Wildcard { name: name.clone(), parts, shared });
+                node.wildcards.push(Wildcard { name: name.clone(), parts, shared });
             }
-            let mut next = Self::default();
+            let mut next = Node::default();
             if let Some(limit) = &descriptor.rate_limit {
-                let rule = rule(&path, &descriptor, limit).map_err(|problem| (line, problem))?;
-                next.rule = Some(Arc::new(rule));
+                let tally = Arc::clone(self.tallies.0.entry(path.clone()).or_default());
+                let rule = rule(&path, &descriptor, limit, tally);
+                let rule = Arc::new(rule.map_err(|problem| (line, problem))?);
+                self.all.push(Arc::clone(&rule));
+                next.rule = Some(rule);
             }
-            next.fill(&path, descriptor.descriptors.unwrap_or_default())?;
-            self.next.insert(name, next);
+            self.fill(&mut next, &path, descriptor.descriptors.unwrap_or_default())?;
+            node.next.insert(name, next);
         }
         Ok(())
     }
+}
 
+impl Node {
     /// Where an entry leads, and the value that all like it share.
     fn step(&self, name: &str, key: &str) -> Option<(&Self, Option<&str>)> {
         if let Some(next) = self.next.get(name) {
@@ -288,7 +345,12 @@ impl Wildcard {
     }
 }
 
-fn rule(path: &str, descriptor: &Descriptor, limit: &RateLimit) -> Result<Rule, Problem> {
+fn rule(
+    path: &str,
+    descriptor: &Descriptor,
+    limit: &RateLimit,
+    tally: Arc<Tally>,
+) -> Result<Rule, Problem> {
     let name = limit.name.clone().unwrap_or_default();
     let mut replaces = Vec::new();
     for replaced in &limit.replaces {
@@ -304,15 +366,14 @@ fn rule(path: &str, descriptor: &Descriptor, limit: &RateLimit) -> Result<Rule, 
         (true, None) => None,
         (false, None) => return Err(Problem::Unit(written.to_owned(), path.to_owned())),
         (false, Some(unit)) => {
-            let meter = Meter::new(&Limit {
+            let terms = Terms::new(Limit {
                 requests: limit.requests_per_unit.into(),
                 window: unit.duration(),
                 algorithm: limit.algorithm,
                 burst: limit.burst.map(u64::from),
                 granularity: limit.granularity.map(u64::from),
             });
-            let meter = meter.map_err(|error| Problem::Limit(path.to_owned(), error))?;
-            Some(Terms { requests: limit.requests_per_unit, unit, meter })
+            Some(terms.map_err(|error| Problem::Limit(path.to_owned(), error))?)
         }
     };
     Ok(Rule {
@@ -323,6 +384,7 @@ fn rule(path: &str, descriptor: &Descriptor, limit: &RateLimit) -> Result<Rule, 
         shadow: descriptor.shadow_mode,
         quota: descriptor.quota_mode,
         metadata: descriptor.metadata.clone().unwrap_or_default(),
+        tally,
     })
 }
 

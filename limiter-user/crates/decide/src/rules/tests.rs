@@ -3,7 +3,7 @@ use super::*;
 const SECRET: Secret = Secret([1, 2]);
 
 fn read(text: &str) -> Result<Rules, RuleError> {
-    Rules::read([("rules.yaml", text)])
+    Rules::read([("rules.yaml", text)], &mut Tallies::default())
 }
 
 fn path(rules: &Rules, entries: &[Entry<'_>]) -> Option<String> {
@@ -100,11 +100,12 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
 #[test]
 fn a_domain_has_one_file() {
     let file = "domain: d\ndescriptors:\n";
-    let error = Rules::read([("a.yaml", file), ("b.yaml", file)]).unwrap_err();
+    let tallies = &mut Tallies::default();
+    let error = Rules::read([("a.yaml", file), ("b.yaml", file)], tallies).unwrap_err();
     assert_eq!(error.to_string(), "b.yaml: domain d is in another file: each domain has one file");
-    let rules = Rules::read([("a.yaml", file), ("b.yaml", "domain: e")]).unwrap();
-    assert!(rules.has("d") && rules.has("e") && !rules.has("f") && !rules.is_empty());
-    assert!(Rules::read([]).unwrap().is_empty());
+    let rules = Rules::read([("a.yaml", file), ("b.yaml", "domain: e")], tallies).unwrap();
+    assert!(rules.has("d") && rules.has("e") && !rules.has("f"));
+    assert!(Rules::read([], tallies).unwrap().all().is_empty());
 }
 
 #[test]
@@ -187,6 +188,6 @@ fn what_a_rule_says_is_kept() {
     assert!(rule.shadow && !rule.quota);
     assert_eq!(rule.metadata["service"]["number"], 3);
     let terms = rule.terms.unwrap();
-    assert_eq!((terms.requests, terms.unit), (9, Unit::Hour));
+    assert_eq!((terms.limit.requests, Unit::of(terms.limit.window)), (9, Some(Unit::Hour)));
     assert_eq!(terms.meter.algorithm().unwrap().capacity(), 3);
 }

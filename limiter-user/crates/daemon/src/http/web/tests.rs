@@ -2,6 +2,8 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response, StatusCode, header};
 use tower::ServiceExt;
 
+use ::listen::token::Token;
+
 use super::tokens::Tokens;
 use super::*;
 use control::fake::Fake;
@@ -20,8 +22,8 @@ impl Page {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
         let host = Host::new(fake.core(&directory));
-        let bytes = |token: &str| token.as_bytes().to_vec();
-        let tokens = Tokens::new(reader.map(bytes), admin.map(bytes));
+        let token = |token: &str| Token::new(token.as_bytes());
+        let tokens = Tokens::new(reader.map(token), admin.map(token));
         let authorizer = Authorizer::new(tokens, Vec::new(), 9090, true, false);
         Self { router: routes(host, Arc::new(authorizer)), fake, _directory: directory }
     }

@@ -1,22 +1,12 @@
 //! Who may do what over TCP: tokens, and the sessions of browsers that have shown one.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use subtle::ConstantTimeEq;
-
-use api::error::{Failure, exit};
+use api::error::Failure;
+use listen::token::Token;
 use settings::web::WebConfig;
-
-/// Characters of a token, at least: fewer could be guessed.
-const MIN_LEN: usize = 16;
-
-/// Characters of a token, at most.
-const MAX_LEN: usize = 256;
 
 /// Sessions at once; a further one ends the oldest.
 const MAX_SESSIONS: usize = 64;
@@ -36,22 +26,15 @@ pub(super) enum Role {
 
 struct Session {
     /// The random number in its cookie, in hexadecimal.
-    id: String,
+    id: Token,
     role: Role,
     since: Instant,
 }
 
-impl Session {
-    fn has(&self, cookie: &str) -> bool {
-        // As with tokens: the time of a comparison should not tell how much of a guess is right.
-        self.id.as_bytes().ct_eq(cookie.as_bytes()).into()
-    }
-}
-
 /// The tokens, and who has shown them.
 pub(super) struct Tokens {
-    reader: Option<Vec<u8>>,
-    admin: Option<Vec<u8>>,
+    reader: Option<Token>,
+    admin: Option<Token>,
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -62,8 +45,8 @@ impl Tokens {
     /// If a file cannot be read, is open to everyone, or has no token in it.
     pub(super) fn read(config: &WebConfig) -> Result<Self, Failure> {
         let read = |file: &Option<PathBuf>, flag: &str| {
-            let token = file.as_ref().map(|path| token(path)).transpose();
-            token.map_err(|failure: Failure| failure.context(flag))
+            let token = file.as_ref().map(|path| Token::read(path)).transpose();
+            token.map_err(|error| Failure::from(error).context(flag))
         };
         Ok(Self::new(
             read(&config.token_file, "--http-token-file")?,
@@ -71,7 +54,7 @@ impl Tokens {
         ))
     }
 
-    pub(super) fn new(reader: Option<Vec<u8>>, admin: Option<Vec<u8>>) -> Self {
+    pub(super) fn new(reader: Option<Token>, admin: Option<Token>) -> Self {
         Self { reader, admin, sessions: Mutex::default() }
     }
 
@@ -85,11 +68,10 @@ impl Tokens {
         self.admin.is_some()
     }
 
-    /// What a token allows. It takes as long for any wrong one of the same length: a comparison that ends at the first
-    /// difference would let a client find a token byte by byte.
+    /// What a token allows.
     pub(super) fn role_of(&self, token: &[u8]) -> Option<Role> {
         // Both are compared each time, so that the time does not tell whose token it is either.
-        let is = |own: &Option<Vec<u8>>| own.as_ref().is_some_and(|own| own.ct_eq(token).into());
+        let is = |own: &Option<Token>| own.as_ref().is_some_and(|own| own.is(token));
         let (admin, reader) = (is(&self.admin), is(&self.reader));
         if admin { Some(Role::Admin) } else { reader.then_some(Role::Reader) }
     }
@@ -108,64 +90,32 @@ impl Tokens {
         if sessions.len() >= MAX_SESSIONS {
             sessions.remove(0);
         }
-        sessions.push(Session { id: id.clone(), role, since: now });
+        sessions.push(Session { id: Token::new(id.as_bytes()), role, since: now });
         Some(id)
     }
 
     /// What the session with this cookie allows at `now`.
     pub(super) fn session(&self, cookie: &str, now: Instant) -> Option<Role> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = sessions.iter().find(|session| session.has(cookie))?;
+        let found = sessions.iter().find(|session| session.id.is(cookie.as_bytes()))?;
         (now.duration_since(found.since) < SESSION).then_some(found.role)
     }
 
     pub(super) fn end(&self, cookie: &str) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|session| !session.has(cookie));
+        sessions.retain(|session| !session.id.is(cookie.as_bytes()));
     }
-}
-
-/// The token in a file.
-fn token(path: &Path) -> Result<Vec<u8>, Failure> {
-    let name = path.display();
-    let make = format!("make one with `(umask 077; openssl rand -hex 32 >{name})`");
-    let failed = |error: std::io::Error| {
-        Failure::new(exit::USAGE, format!("cannot read {name}: {error}")).hint(make.clone())
-    };
-    // Opened first, then checked: between a check of the path and its opening, the file could
-    // become another.
-    let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    // A group is the operator's choice: whoever makes the token need not be the daemon's user.
-    if mode & 0o007 != 0 {
-        let failure = Failure::new(exit::USAGE, format!("everyone may read or change {name}"));
-        return Err(failure.hint(format!("run `chmod 600 {name}`, and better make another token")));
-    }
-    // No more than tells that it is too long: somebody may have named a huge file, or a device without an end.
-    let mut text = Vec::new();
-    file.take(MAX_LEN as u64 + 2).read_to_end(&mut text).map_err(failed)?;
-    // Editors and `openssl rand` end a file with a newline, which nobody types into a form.
-    let token = text.trim_ascii();
-    if !(MIN_LEN..=MAX_LEN).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
-        let message = format!(
-            "{name} is no token: that is {MIN_LEN} to {MAX_LEN} letters, digits or signs in one line"
-        );
-        return Err(Failure::new(exit::USAGE, message).hint(make));
-    }
-    Ok(token.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     const READER: &[u8] = b"0123456789abcdef";
     const ADMIN: &[u8] = b"fedcba9876543210fedcba9876543210";
 
     fn tokens() -> Tokens {
-        Tokens::new(Some(READER.into()), Some(ADMIN.into()))
+        Tokens::new(Some(Token::new(READER)), Some(Token::new(ADMIN)))
     }
 
     #[test]
@@ -178,7 +128,7 @@ mod tests {
         }
         assert_eq!(Tokens::new(None, None).role_of(b""), None);
         assert_eq!(tokens.anybody(true), None);
-        let open = Tokens::new(None, Some(ADMIN.into()));
+        let open = Tokens::new(None, Some(Token::new(ADMIN)));
         assert_eq!((open.anybody(true), open.anybody(false)), (Some(Role::Reader), None));
     }
 
@@ -204,22 +154,5 @@ mod tests {
         }
         assert_eq!(tokens.sessions.lock().unwrap().len(), MAX_SESSIONS);
         assert_eq!(tokens.session(&first, start), None);
-    }
-
-    #[test]
-    fn a_token_file_is_checked() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("token");
-        assert!(token(&path).unwrap_err().hint.unwrap().contains("openssl rand"));
-        let write = |text: &[u8], mode| {
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            token(&path)
-        };
-        assert_eq!(write(b"0123456789abcdef\n", 0o640).unwrap(), READER);
-        assert!(write(READER, 0o644).unwrap_err().message.contains("everyone"));
-        for wrong in [&b"short\n"[..], b"", b"0123456789 abcdef", &[b'x'; 300], &[200; 20]] {
-            assert!(write(wrong, 0o600).unwrap_err().message.contains("is no token"));
-        }
     }
 }

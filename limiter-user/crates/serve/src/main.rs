@@ -1,0 +1,7 @@
+//! The `limiter-serve` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    serve::main().into()
+}

@@ -1,0 +1,199 @@
+//! What `limiter-serve` is told on its command line, or in its environment.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use api::error::{Failure, exit};
+use clap::Parser;
+
+use crate::service::Place;
+
+/// Decides on any key: whether it is within its limit.
+///
+/// It answers over RESP (CL.THROTTLE), HTTP (/v1/decide, /json) and gRPC (Envoy's rate limit service). Rules are files in
+/// the format of envoyproxy/ratelimit. It needs no privileges and no daemon. States of keys survive its end.
+#[derive(Debug, Parser)]
+#[command(name = "limiter-serve", version, max_term_width = 100)]
+pub(crate) struct Options {
+    /// Files with rules, or folders with .yaml files; SIGHUP reads them again
+    #[arg(long, value_name = "PATH", env = "LIMITER_SERVE_RULES", value_delimiter = ':')]
+    pub(crate) rules: Vec<PathBuf>,
+
+    /// Read the rules, say what is wrong with them, and end
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Where Redis clients ask: IP:PORT, unix:PATH, or off
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:6380",
+        env = "LIMITER_SERVE_RESP"
+    )]
+    pub(crate) resp: Address,
+
+    /// Where HTTP clients ask, and metrics are
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080",
+        env = "LIMITER_SERVE_HTTP"
+    )]
+    pub(crate) http: Address,
+
+    /// Where Envoy asks by gRPC
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8081",
+        env = "LIMITER_SERVE_GRPC"
+    )]
+    pub(crate) grpc: Address,
+
+    /// A file with the token that TCP clients have to show; needed beyond this host, if not --tls-client-ca
+    #[arg(long, value_name = "FILE", env = "LIMITER_SERVE_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// The certificate with its chain, PEM; needed beyond this host
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "LIMITER_SERVE_TLS_CERT")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "LIMITER_SERVE_TLS_KEY")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Those who sign the certificates that TCP clients have to show, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "LIMITER_SERVE_TLS_CLIENT_CA")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+
+    /// Where the states of keys are kept; a file system in memory is fastest
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/run/limiter-serve",
+        env = "LIMITER_SERVE_STATE_DIR"
+    )]
+    pub(crate) state_dir: PathBuf,
+
+    /// Keys at once, 60 bytes each
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, env = "LIMITER_SERVE_KEYS",
+          value_parser = clap::value_parser!(u64).range(1..=150_000_000))]
+    pub(crate) keys: u64,
+
+    /// Of these, keys with sub-windows or a sliding log, 2 KiB each; without room for any, such rules let all through
+    #[arg(long, value_name = "N", default_value_t = 4_096, env = "LIMITER_SERVE_SIDE_KEYS",
+          value_parser = clap::value_parser!(u64).range(0..=4_000_000))]
+    pub(crate) side_keys: u64,
+
+    /// Connections at once, of each face
+    #[arg(long, value_name = "N", default_value_t = 1_000, env = "LIMITER_SERVE_CONNECTIONS",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) connections: u32,
+
+    /// Answer Envoy with RateLimit-Limit, -Remaining and -Reset for its clients
+    #[arg(long, env = "LIMITER_SERVE_RESPONSE_HEADERS")]
+    pub(crate) response_headers: bool,
+}
+
+/// Where a face listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// Nowhere.
+    Off,
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => to.write_str("off"),
+            Self::Tcp(address) => address.fmt(to),
+            Self::Unix(path) => write!(to, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Self::Unix(path.into()));
+        }
+        let address = text.parse();
+        address.map(Self::Tcp).map_err(|_| "give IP:PORT, unix:PATH or off".to_owned())
+    }
+}
+
+impl Options {
+    /// The faces, each with its name and address.
+    pub(crate) fn addresses(&self) -> [(&'static str, &Address); 3] {
+        [("--resp", &self.resp), ("--http", &self.http), ("--grpc", &self.grpc)]
+    }
+
+    /// Where the states are.
+    pub(crate) fn place(&self) -> Place {
+        Place { folder: self.state_dir.clone(), keys: self.keys, side_keys: self.side_keys }
+    }
+
+    /// Whether other hosts can ask, and only those that may.
+    ///
+    /// # Errors
+    /// If anybody could.
+    pub(crate) fn check_access(&self) -> Result<(), Failure> {
+        let mut all = self.addresses().into_iter();
+        let open = all.find(
+            |(_, address)| matches!(address, Address::Tcp(address) if !address.ip().is_loopback()),
+        );
+        let missing = match (&self.tls_cert, &self.token_file, &self.tls_client_ca) {
+            // A token without TLS could be read on its way, and then be used by anybody.
+            (None, _, _) => "there is no certificate: give --tls-cert and --tls-key",
+            (Some(_), None, None) => "there is no token: give --token-file, or --tls-client-ca",
+            _ => return Ok(()),
+        };
+        let Some((flag, _)) = open else { return Ok(()) };
+        let message = format!("other hosts can ask at the address of {flag}, and {missing}");
+        Err(Failure::new(exit::USAGE, message).hint("or give a loopback address, or unix:PATH"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(arguments: &[&str]) -> Options {
+        Options::parse_from(["limiter-serve"].iter().chain(arguments))
+    }
+
+    #[test]
+    fn addresses_are_read() {
+        assert_eq!("off".parse(), Ok(Address::Off));
+        assert_eq!("unix:/run/x".parse(), Ok(Address::Unix("/run/x".into())));
+        assert_eq!("[::1]:80".parse(), Ok(Address::Tcp("[::1]:80".parse().unwrap())));
+        assert!("localhost:80".parse::<Address>().is_err());
+    }
+
+    #[test]
+    fn other_hosts_need_tls_and_a_token_or_a_certificate() {
+        assert!(options(&[]).check_access().is_ok());
+        let open = ["--http", "0.0.0.0:80"];
+        let tls = ["--tls-cert", "c", "--tls-key", "k"];
+        let refused = |more: &[&str]| {
+            let all = [&open[..], more].concat();
+            options(&all).check_access().err().map(|failure| failure.message)
+        };
+        assert!(refused(&[]).unwrap().contains("--http, and there is no certificate"));
+        assert!(refused(&["--token-file", "t"]).unwrap().contains("no certificate"));
+        assert!(refused(&tls).unwrap().contains("no token"));
+        assert_eq!(refused(&[&tls[..], &["--token-file", "t"]].concat()), None);
+        assert_eq!(refused(&[&tls[..], &["--tls-client-ca", "a"]].concat()), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! What all faces ask: the rules in force, the states of keys, the clock, and what was decided.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use decide::decider::{Decision, Item, RequestError, decide};
+use decide::key::{Secret, Space};
+use decide::meter::{Limit, LimitError, Meter};
+use decide::rules::{RuleError, Rules, Tallies, Tally};
+use decide::side::{self, Side};
+use decide::store::{Act, Standing, Store};
+use decide::table::{self, Table, TableError};
+use limiter_common::gcra::Ticks;
+use model::{Explain, Fault};
+
+use crate::clock::Clock;
+use crate::memory::{Folder, MemoryError, Words};
+use crate::metrics::Latencies;
+
+/// What all faces ask.
+#[derive(Debug)]
+pub(crate) struct Service {
+    store: Store<Words>,
+    clock: Clock,
+    rules: RwLock<Arc<Rules>>,
+    tallies: Mutex<Tallies>,
+    files: Vec<PathBuf>,
+    /// What was decided of keys whose limits came with them.
+    pub(crate) named: Tally,
+    /// How long answers took.
+    pub(crate) latencies: Latencies,
+}
+
+/// Where the states are, and how many there may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The folder.
+    pub(crate) folder: PathBuf,
+    /// Keys at once.
+    pub(crate) keys: u64,
+    /// Of them, with sub-windows or a sliding log.
+    pub(crate) side_keys: u64,
+}
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServiceError {
+    /// Its memory cannot be used.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Something else is in a file.
+    #[error("{}", .0.display())]
+    Table(PathBuf, #[source] TableError),
+    /// Something else is in the file of states with many words.
+    #[error("{} is no table of this version", .0.display())]
+    Side(PathBuf),
+    /// There are no random numbers.
+    #[error("the system has no random numbers")]
+    Random,
+    /// A file of rules cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A rule is wrong.
+    #[error(transparent)]
+    Rules(#[from] RuleError),
+}
+
+impl Explain for ServiceError {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Memory(error) => error.fault(),
+            Self::Random => Fault::Refused,
+            _ => Fault::Input,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Memory(error) => error.hint(),
+            Self::Table(path, _) | Self::Side(path) => Some(format!(
+                "remove {}: all keys begin anew then; or give another --state-dir",
+                path.display()
+            )),
+            Self::Read { .. } => Some("give files, or folders with .yaml files".into()),
+            Self::Random | Self::Rules(_) => None,
+        }
+    }
+}
+
+/// Reads rules from files, and from all `.yaml` and `.yml` files of folders.
+///
+/// # Errors
+/// If one of them cannot be read, or a rule is wrong.
+pub(crate) fn read_rules(paths: &[PathBuf], tallies: &mut Tallies) -> Result<Rules, ServiceError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ServiceError::Read { path, source }
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let is_yaml = |path: &PathBuf| {
+            path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+        };
+        let found = fs::read_dir(path).map_err(failed(path))?;
+        let mut found: Vec<_> = found.flatten().map(|file| file.path()).filter(is_yaml).collect();
+        // In one order, so that errors and pages are the same each time.
+        found.sort();
+        files.append(&mut found);
+    }
+    let mut texts = Vec::with_capacity(files.len());
+    for path in files {
+        let text = fs::read_to_string(&path).map_err(failed(&path))?;
+        texts.push((path.display().to_string(), text));
+    }
+    let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    Ok(Rules::read(texts, tallies)?)
+}
+
+/// What the key table's file is called, and that of the other one.
+const TABLE: &str = "keys";
+const SIDE: &str = "side";
+
+fn secret() -> Result<Secret, ServiceError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|_| ServiceError::Random)?;
+    let (words, _) = bytes.as_chunks();
+    Ok(Secret([u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]))
+}
+
+/// The key table in its file: what an earlier process has left, in as large a one as is asked for.
+fn open_table(folder: &Folder, keys: u64) -> Result<Table<Words>, ServiceError> {
+    let bytes = table::bytes(keys);
+    let words = folder.words(TABLE, bytes)?;
+    let failed = |error| ServiceError::Table(PathBuf::from(TABLE), error);
+    if table::is_empty(&words) {
+        return Table::create(words, secret()?, Clock::boot()).map_err(failed);
+    }
+    let length = size_of_val(words.as_ref());
+    let old = Table::open(words).map_err(failed)?;
+    if length == bytes {
+        return Ok(old);
+    }
+    // Filled beside it, so that a process that is killed meanwhile leaves the old one.
+    let name = "keys-new";
+    let table = Table::create(folder.words(name, bytes)?, old.secret(), old.epoch());
+    let table = table.map_err(failed)?;
+    table.take_over(&old, Clock::since(old.epoch()).now());
+    folder.replace(TABLE, name)?;
+    Ok(table)
+}
+
+impl Service {
+    /// Opens the states, and reads the rules.
+    ///
+    /// # Errors
+    /// If one of them cannot be used.
+    pub(crate) fn open(place: &Place, files: Vec<PathBuf>) -> Result<Self, ServiceError> {
+        let mut tallies = Tallies::default();
+        let rules = read_rules(&files, &mut tallies)?;
+        let folder = Folder::open(&place.folder)?;
+        let table = open_table(&folder, place.keys)?;
+        let side = match place.side_keys {
+            0 => None,
+            keys => {
+                let side = Side::open(folder.words(SIDE, side::bytes(keys))?);
+                Some(side.ok_or_else(|| ServiceError::Side(place.folder.join(SIDE)))?)
+            }
+        };
+        Ok(Self {
+            clock: Clock::since(table.epoch()),
+            store: Store { table, side },
+            rules: RwLock::new(Arc::new(rules)),
+            tallies: Mutex::new(tallies),
+            files,
+            named: Tally::default(),
+            latencies: Latencies::default(),
+        })
+    }
+
+    /// The time that decisions are made at.
+    pub(crate) fn now(&self) -> Ticks {
+        self.clock.now()
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        // Nothing is done in two steps under the lock: whoever panicked left the rules whole.
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The states of keys.
+    pub(crate) const fn store(&self) -> &Store<Words> {
+        &self.store
+    }
+
+    /// Reads the rules again: all that are new are in force, or none. How many there are.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a rule is wrong.
+    pub(crate) fn reload(&self) -> Result<usize, ServiceError> {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = read_rules(&self.files, &mut tallies)?;
+        let count = rules.all().len();
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        Ok(count)
+    }
+
+    /// Decides on a request.
+    ///
+    /// # Errors
+    /// If there is nothing to decide, or it brings an impossible limit.
+    pub(crate) fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
+        let decision = decide(&self.store, &self.rules(), items, self.now())?;
+        for status in &decision.statuses {
+            if status.rule.is_none() && status.terms.is_some() {
+                self.named.count(status.over, false, status.untracked);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// Does to a key what is asked, of `cost` units, under a limit that comes with it.
+    ///
+    /// # Errors
+    /// If there can be no such limit.
+    pub(crate) fn ask(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: Act,
+        cost: u64,
+        now: Ticks,
+    ) -> Result<Standing, LimitError> {
+        let meter = Meter::new(limit)?;
+        let key = self.store.table.secret().hash(Space::Named, key);
+        let standing = self.store.ask(key, &meter, act, cost, now);
+        self.named.count(!standing.admitted, false, !standing.tracked);
+        Ok(standing)
+    }
+}

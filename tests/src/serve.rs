@@ -1,0 +1,286 @@
+//! `limiter-serve` with sockets and states of its own, and clients for two of its faces.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    cli::built_binary,
+    process::{Background, wait_for},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The process, killed on drop. Its log is printed if the test panics.
+#[derive(Debug)]
+pub struct Serve {
+    process: Background,
+    home: TempDir,
+    arguments: Vec<String>,
+    keys: u64,
+}
+
+/// The keys that it has room for.
+const KEYS: u64 = 100_000;
+
+impl Serve {
+    /// Starts it with the text of a file of rules, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(rules: &str, arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        fs::write(home.path().join("rules.yaml"), rules).expect("the rules are written");
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let process = launch(home.path(), &arguments, KEYS);
+        let serve = Self { process, home, arguments, keys: KEYS };
+        serve.wait_ready();
+        serve
+    }
+
+    /// Kills it in the middle of what it does, and starts it again.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn kill_and_restart(&mut self) {
+        self.process.signal(libc::SIGKILL);
+        wait_for("its end", TIMEOUT, || self.process.try_wait());
+        self.restart();
+    }
+
+    /// Starts it again after it has ended, with room for other many keys.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn restart_with(&mut self, keys: u64) {
+        self.keys = keys;
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        self.process = launch(self.home.path(), &self.arguments, self.keys);
+        self.wait_ready();
+    }
+
+    /// Writes other rules, has them read, and waits until the log tells how that went.
+    ///
+    /// # Panics
+    /// If the log does not tell `expected`.
+    pub fn reload(&self, rules: &str, expected: &str) {
+        fs::write(self.path("rules.yaml"), rules).expect("the rules are written");
+        self.process.signal(libc::SIGHUP);
+        wait_for(expected, TIMEOUT, || self.log().contains(expected).then_some(()));
+    }
+
+    /// The process.
+    #[must_use]
+    pub const fn process(&mut self) -> &mut Background {
+        &mut self.process
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// A file of its folder: `grpc.sock`, `http.sock`, `resp.sock`.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// A client of its RESP face.
+    ///
+    /// # Panics
+    /// If it takes no connection.
+    #[must_use]
+    pub fn resp(&self) -> Resp {
+        let stream = UnixStream::connect(self.path("resp.sock")).expect("it takes a connection");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has a timeout");
+        Resp { stream: BufReader::new(stream) }
+    }
+
+    /// Sends an HTTP request with a body, and more lines in its head.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    #[must_use]
+    pub fn http(&self, method: &str, target: &str, head: &str, body: &str) -> HttpAnswer {
+        let length = body.len();
+        self.send(&format!(
+            "{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-length: {length}\r\n{head}\r\n{body}"
+        ))
+    }
+
+    /// Sends an HTTP request as it is.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    #[must_use]
+    pub fn send(&self, request: &str) -> HttpAnswer {
+        let mut stream = UnixStream::connect(self.path("http.sock")).expect("a connection");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has a timeout");
+        stream.write_all(request.as_bytes()).expect("it reads the request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        HttpAnswer::read(&answer)
+    }
+
+    /// Sends a GET request.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    #[must_use]
+    pub fn get(&self, target: &str) -> HttpAnswer {
+        self.http("GET", target, "", "")
+    }
+
+    fn wait_ready(&self) {
+        let ready = || UnixStream::connect(self.path("grpc.sock")).is_ok().then_some(());
+        wait_for("limiter-serve", TIMEOUT, ready);
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+fn launch(home: &Path, arguments: &[String], keys: u64) -> Background {
+    let log = File::options().create(true).append(true).open(home.join("log")).expect("a log");
+    let unix = |name: &str| format!("unix:{}", home.join(name).display());
+    let mut command: Command = tools::own(built_binary("limiter-serve"));
+    command
+        .arg("--rules")
+        .arg(home.join("rules.yaml"))
+        .arg("--state-dir")
+        .arg(home.join("state"))
+        // The last one tells that all are there.
+        .args(["--resp", &unix("resp.sock"), "--http", &unix("http.sock")])
+        .args(["--grpc", &unix("grpc.sock"), "--keys", &keys.to_string()])
+        .args(arguments)
+        .stderr(log);
+    Background::start(&mut command)
+}
+
+/// An answer over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpAnswer {
+    /// The status.
+    pub status: u16,
+    /// The head's other lines.
+    pub head: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
+}
+
+impl HttpAnswer {
+    /// Reads one.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1));
+        let status = status.and_then(|status| status.parse().ok()).expect("a status");
+        let head = lines.filter_map(|line| line.split_once(": "));
+        let head = head.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        Self { status, head: head.collect(), body: body.to_owned() }
+    }
+
+    /// A header, by its name in small letters.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.head.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The body, which is JSON.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A client that speaks the protocol of Redis.
+#[derive(Debug)]
+pub struct Resp {
+    stream: BufReader<UnixStream>,
+}
+
+impl Resp {
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    /// If the connection is closed.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).expect("it reads");
+    }
+
+    /// Sends a command of texts with spaces between them, and reads the reply.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn ask(&mut self, command: &str) -> Value {
+        self.send(&encoded(command));
+        self.reply()
+    }
+
+    /// Reads a reply: numbers, texts, lists; an error is a text that begins with `-`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn reply(&mut self) -> Value {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("it answers");
+        let (kind, rest) = line.trim_end().split_at_checked(1).expect("a reply");
+        let number = || rest.parse().expect("a number");
+        match kind {
+            "-" => line.trim_end().into(),
+            "+" => rest.into(),
+            ":" => Value::from(rest.parse::<i64>().expect("a number")),
+            "*" => (0..number()).map(|_| self.reply()).collect(),
+            "$" => {
+                let mut text = vec![0; number() + 2];
+                self.stream.read_exact(&mut text).expect("a text");
+                String::from_utf8_lossy(&text[..text.len() - 2]).into()
+            }
+            _ => panic!("no reply: {line:?}"),
+        }
+    }
+
+    /// Whether the connection is closed, with nothing more to read.
+    pub fn is_closed(&mut self) -> bool {
+        self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
+}
+
+/// A command of texts with spaces between them, as clients write it.
+#[must_use]
+pub fn encoded(command: &str) -> Vec<u8> {
+    let texts: Vec<&str> = command.split(' ').collect();
+    let mut bytes = format!("*{}\r\n", texts.len());
+    for text in texts {
+        bytes += &format!("${}\r\n{text}\r\n", text.len());
+    }
+    bytes.into_bytes()
+}
