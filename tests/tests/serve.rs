@@ -194,6 +194,9 @@ fn a_wrong_request_is_told_what_is_wrong() {
     let long = "POST /v1/decide HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 300000\r\n\r\n";
     let long = serve.send(long);
     assert_eq!(long.status, 413);
+    let slow =
+        "POST /v1/decide HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 30\r\n\r\n";
+    assert_eq!(serve.send(slow).status, 408);
 }
 
 #[test]

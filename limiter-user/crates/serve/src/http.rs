@@ -20,6 +20,7 @@ use listen::token::Token;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
+use tokio::time::timeout;
 
 use crate::metrics::{self, Face};
 use crate::rls;
@@ -27,6 +28,9 @@ use crate::service::Service;
 
 /// The largest body of a request, bytes.
 const MAX_BODY: usize = 256 * 1024;
+
+/// How long a body may take to come.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most keys of a request.
 const MAX_ITEMS: usize = 64;
@@ -108,8 +112,28 @@ pub(crate) fn routes(service: Arc<Service>, token: Option<Arc<Token>>) -> Router
         .route("/metrics", get(page))
         .route_layer(middleware::from_fn_with_state(token, check))
         .route("/healthz", get(async || "ok"))
+        .layer(middleware::from_fn(bounded))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(service)
+}
+
+/// Refuses requests that are too long, or take too long to come.
+pub(crate) async fn bounded(request: Request, next: Next) -> Response {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let refused = if length.is_some_and(|length| length > MAX_BODY) {
+        let detail = format!("a body has {MAX_BODY} bytes at most");
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail }
+    } else {
+        match timeout(BODY_TIMEOUT, next.run(request)).await {
+            Ok(response) => return response,
+            Err(_) => {
+                let detail = format!("the body took more than {} s", BODY_TIMEOUT.as_secs());
+                Problem { status: StatusCode::REQUEST_TIMEOUT, detail }
+            }
+        }
+    };
+    refused.into_response()
 }
 
 /// Lets those through who have shown the token.

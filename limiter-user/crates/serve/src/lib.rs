@@ -130,6 +130,7 @@ async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> 
             }
             _ => {
                 let app = grpc.clone().layer(middleware::from_fn_with_state(token, http::check));
+                let app = app.layer(middleware::from_fn(http::bounded));
                 let serve = move |stream| serve_http2(stream, app.clone(), stop.clone());
                 faces.spawn(listen::accept(listener, terms, until, serve));
             }
