@@ -19,6 +19,9 @@ use crate::{
     setup, workspace,
 };
 
+/// What the package installs to be run.
+const PROGRAMS: [&str; 2] = ["limiter", "limiter-serve"];
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Options of `dist`.
@@ -34,36 +37,41 @@ pub(crate) struct Args {
 pub(crate) fn command(args: &Args) -> Result<()> {
     let needs = [Need::Kernel, Need::Charts, Need::Dist, Need::Guest];
     setup::ensure(if args.verify { &needs } else { &needs[..3] })?;
-    cargo(["build", "--release", "--package", "limiter-user"], REQUIRE).run()?;
+    let packages = ["--package", "limiter-user", "--package", "serve"];
+    cargo(["build", "--release"], REQUIRE).args(packages).run()?;
     let target = workspace::target_dir()?;
-    let binary = target.join("release/limiter");
+    let binaries = target.join("release");
     // Before the package is made: otherwise the first to refuse it would be apt on somebody's Debian 12.
-    glibc::check(&binary)?;
+    PROGRAMS.iter().try_for_each(|name| glibc::check(&binaries.join(name)))?;
     let dist = target.join("dist");
-    let package = build(&dist, &binary, VERSION)?;
+    let package = build(&dist, &binaries, VERSION)?;
     say(format_args!("built {}", package.display()));
     if args.verify {
         // Packages upgrade only to a higher version: the same files, as one, will do.
-        let newer = build(&dist.join("newer"), &binary, &format!("{VERSION}+newer"))?;
+        let newer = build(&dist.join("newer"), &binaries, &format!("{VERSION}+newer"))?;
         verify::run(&package, &newer)?;
     }
     Ok(())
 }
 
 /// Lays out the package in `dist` and packs it.
-fn build(dist: &Path, binary: &Path, version: &str) -> Result<PathBuf> {
+fn build(dist: &Path, binaries: &Path, version: &str) -> Result<PathBuf> {
     let (root, generated) = (dist.join("root"), dist.join("generated"));
     // What an earlier build left would be packed with the rest.
     for directory in [&root, &generated].into_iter().filter(|directory| directory.exists()) {
         fs::remove_dir_all(directory)
             .with_context(|| format!("cannot empty {}", directory.display()))?;
     }
-    Cmd::own(binary).args(["documents"]).args([&generated]).run()?;
+    let binary = binaries.join("limiter");
+    Cmd::own(&binary).args(["documents"]).args([&generated]).run()?;
     // From the binary, as are its pages: the package cannot differ from the program in it.
-    let config = Cmd::own(binary).args(["config", "default"]).capture()?;
+    let config = Cmd::own(&binary).args(["config", "default"]).capture()?;
     tree::lay_out(&root, &generated, &config)?;
-    let installed = root.join("usr/bin/limiter");
-    Cmd::new(&tools::STRIP).args(["--strip-unneeded", "-o"]).args([&installed, binary]).run()?;
+    let installed = PROGRAMS.map(|name| root.join("usr/bin").join(name));
+    for (name, installed) in PROGRAMS.iter().zip(&installed) {
+        let strip = Cmd::new(&tools::STRIP).args(["--strip-unneeded", "-o"]);
+        strip.args([installed, &binaries.join(name)]).run()?;
+    }
     let architecture = Cmd::new(&tools::DPKG).args(["--print-architecture"]).capture()?;
     let control = tree::Control {
         version,
@@ -81,8 +89,8 @@ fn build(dist: &Path, binary: &Path, version: &str) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// The packages whose libraries the binary needs.
-fn depends(dist: &Path, binary: &Path) -> Result<String> {
+/// The packages whose libraries the programs need.
+fn depends(dist: &Path, binaries: &[PathBuf]) -> Result<String> {
     // dpkg-shlibdeps wants to be in the source tree of a package.
     let source = dist.join("source");
     fs::create_dir_all(source.join("debian")).context("cannot make the source tree")?;
@@ -95,8 +103,8 @@ fn depends(dist: &Path, binary: &Path) -> Result<String> {
         .args(["-C"])
         .args([&source])
         .args([&tools::DPKG_SHLIBDEPS])
-        .args(["-O", "-e"])
-        .args([binary])
+        .args(["-O"])
+        .args(binaries)
         .capture()?;
     let list = text.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     Ok(list.context("dpkg-shlibdeps names no dependencies")?.to_owned())

@@ -19,6 +19,9 @@ const CONFIG: &str = "etc/limiter/limiter.toml";
 /// One for the daemon without an instance, one for each instance.
 const UNITS: [&str; 2] = ["limiter.service", "limiter@.service"];
 
+/// That of `limiter-serve`, as it is.
+const SERVE_UNIT: &str = "limiter-serve.service";
+
 /// What monitoring needs to know of the limiter.
 const SHARED: [&str; 3] =
     ["grafana/limiter.json", "prometheus/limiter.rules.test.yml", "prometheus/limiter.rules.yml"];
@@ -40,15 +43,17 @@ pub(super) struct Control<'a> {
     pub(super) depends: &'a str,
 }
 
-/// Puts everything but the binary under `root`; `generated` has the manual pages and completions.
+/// Puts everything but the binaries under `root`; `generated` has the manual pages and completions.
 pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()> {
     let packaging = workspace::root().join("packaging");
     fs::create_dir_all(root.join("usr/bin")).context("cannot make the tree")?;
     write(&root.join(CONFIG), config)?;
+    let units = root.join("usr/lib/systemd/system");
     for unit in UNITS {
         let text = for_debian_12(&read(&packaging.join(unit))?)?;
-        write(&root.join("usr/lib/systemd/system").join(unit), &text)?;
+        write(&units.join(unit), &text)?;
     }
+    copy(&packaging.join(SERVE_UNIT), &units.join(SERVE_UNIT))?;
     let completions = generated.join("completions");
     for (from, to) in [
         ("limiter.bash", "bash-completion/completions/limiter"),

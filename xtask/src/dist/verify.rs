@@ -105,6 +105,7 @@ pub(super) fn run(package: &Path, newer: &Path) -> Result<()> {
     all.step("boot", |all| all.each(|host| host.guest.wait_for_boot()))?;
     all.step("install", |all| all.each(|host| host.install(package, newer)))?;
     all.step("files", |all| all.hosts[0].verify("look_at_files").map(drop))?;
+    all.step("decide", |all| all.hosts[0].verify("decide").map(drop))?;
     all.step("protect", Verification::protect)?;
     all.step("cluster", Verification::form_cluster)?;
     all.step("reboot", Verification::reboot)?;
