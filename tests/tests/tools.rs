@@ -25,6 +25,7 @@ fn command(need: Need) -> &'static [&'static str] {
         Need::Test => &["test", "--e2e"],
         Need::Lint => &["lint"],
         Need::Bench => &["bench", "hash"],
+        Need::Decide => &["bench", "decide"],
         Need::Dist => &["dist"],
         Need::Guest => &["dist", "--verify"],
         Need::Fresh => &["fresh"],

