@@ -15,6 +15,7 @@ pub mod cost;
 pub mod cover;
 pub mod daemon;
 pub mod disk;
+pub mod envoy;
 pub mod fleet;
 pub mod flood;
 pub mod frame;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    Namespace,
     cli::built_binary,
     process::{Background, wait_for},
 };
@@ -28,6 +29,9 @@ pub struct Serve {
     keys: u64,
 }
 
+/// The port of its gRPC face in a namespace.
+pub const GRPC: u16 = 8_081;
+
 /// The keys that it has room for.
 const KEYS: u64 = 100_000;
 
@@ -38,10 +42,19 @@ impl Serve {
     /// If it does not.
     #[must_use]
     pub fn start(rules: &str, arguments: &[&str]) -> Self {
+        Self::start_in(None, rules, arguments)
+    }
+
+    /// The same in a namespace, where its gRPC face is at [`GRPC`].
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn start_in(namespace: Option<&Namespace>, rules: &str, arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         fs::write(home.path().join("rules.yaml"), rules).expect("the rules are written");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        let process = launch(home.path(), &arguments, KEYS);
+        let process = launch(namespace, home.path(), &arguments, KEYS);
         let serve = Self { process, home, arguments, keys: KEYS };
         serve.wait_ready();
         serve
@@ -67,7 +80,7 @@ impl Serve {
     }
 
     fn restart(&mut self) {
-        self.process = launch(self.home.path(), &self.arguments, self.keys);
+        self.process = launch(None, self.home.path(), &self.arguments, self.keys);
         self.wait_ready();
     }
 
@@ -147,7 +160,8 @@ impl Serve {
     }
 
     fn wait_ready(&self) {
-        let ready = || UnixStream::connect(self.path("grpc.sock")).is_ok().then_some(());
+        // gRPC comes a moment later: its clients try again.
+        let ready = || UnixStream::connect(self.path("http.sock")).is_ok().then_some(());
         wait_for("limiter-serve", TIMEOUT, ready);
     }
 }
@@ -160,18 +174,26 @@ impl Drop for Serve {
     }
 }
 
-fn launch(home: &Path, arguments: &[String], keys: u64) -> Background {
+fn launch(
+    namespace: Option<&Namespace>,
+    home: &Path,
+    arguments: &[String],
+    keys: u64,
+) -> Background {
     let log = File::options().create(true).append(true).open(home.join("log")).expect("a log");
     let unix = |name: &str| format!("unix:{}", home.join(name).display());
-    let mut command: Command = tools::own(built_binary("limiter-serve"));
+    let binary = built_binary("limiter-serve");
+    let (mut command, grpc): (Command, _) = match namespace {
+        None => (tools::own(binary), unix("grpc.sock")),
+        Some(namespace) => (namespace.own(binary), format!("127.0.0.1:{GRPC}")),
+    };
     command
         .arg("--rules")
         .arg(home.join("rules.yaml"))
         .arg("--state-dir")
         .arg(home.join("state"))
-        // The last one tells that all are there.
         .args(["--resp", &unix("resp.sock"), "--http", &unix("http.sock")])
-        .args(["--grpc", &unix("grpc.sock"), "--keys", &keys.to_string()])
+        .args(["--grpc", &grpc, "--keys", &keys.to_string()])
         .args(arguments)
         .stderr(log);
     Background::start(&mut command)

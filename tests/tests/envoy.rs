@@ -1,7 +1,6 @@
 //! The real Envoy asks `limiter-serve`: scenarios after the examples of `envoyproxy/ratelimit`, with rules of our own.
 
 use std::{
-    fs,
     io::{Read as _, Write as _},
     net::TcpStream,
     time::Duration,
@@ -10,6 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use tests::{
     Namespace,
+    envoy::{self, address, backend, connection_manager, filter, http2_backend, listener, typed},
     process::{Background, wait_for},
     serve::{HttpAnswer, Serve},
 };
@@ -62,25 +62,6 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 3 }
 ";
 
-fn typed(kind: &str, mut fields: Value) -> Value {
-    fields["@type"] = format!("type.googleapis.com/envoy.extensions.filters.{kind}").into();
-    fields
-}
-
-fn filter(name: &str, kind: &str, fields: Value) -> Value {
-    json!({ "name": name, "typed_config": typed(kind, fields) })
-}
-
-fn address(port: u16) -> Value {
-    json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } })
-}
-
-/// A cluster of Envoy's: where it sends something to.
-fn backend(name: &str, address: &Value) -> Value {
-    json!({ "name": name, "type": "STATIC", "load_assignment": { "cluster_name": name,
-        "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }] } })
-}
-
 /// An action that adds a header of the request to a descriptor.
 fn header(name: &str) -> Value {
     json!({ "request_headers": { "header_name": name, "descriptor_key": name } })
@@ -101,21 +82,6 @@ fn route(prefix: &str, descriptors: &[(Vec<Value>, Value)]) -> Value {
     let per_route = typed("http.ratelimit.v3.RateLimitPerRoute", json!({ "rate_limits": limits }));
     json!({ "match": { "prefix": prefix }, "route": { "cluster": "back" },
         "typed_per_filter_config": { "envoy.filters.http.ratelimit": per_route } })
-}
-
-fn connection_manager(filters: &[Value], routes: &Value) -> Value {
-    let router = filter("envoy.filters.http.router", "http.router.v3.Router", json!({}));
-    let filters: Vec<_> = filters.iter().chain([&router]).collect();
-    filter(
-        "envoy.filters.network.http_connection_manager",
-        "network.http_connection_manager.v3.HttpConnectionManager",
-        json!({ "stat_prefix": "http", "http_filters": filters,
-            "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] } }),
-    )
-}
-
-fn listener(name: &str, port: u16, filters: &[Value]) -> Value {
-    json!({ "name": name, "address": address(port), "filter_chains": [{ "filters": filters }] })
 }
 
 fn config(serve: &Serve) -> Value {
@@ -153,11 +119,7 @@ fn config(serve: &Serve) -> Value {
             &[(vec![generic("tokens", "all")], peek), (vec![generic("tokens", "all")], debit),]
         ),
     ]);
-    let mut limiter = backend("limiter", &json!({ "pipe": { "path": serve.path("grpc.sock") } }));
-    limiter["typed_extension_protocol_options"] = json!({
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": { "http2_protocol_options": {} } } });
+    let limiter = http2_backend("limiter", &json!({ "pipe": { "path": serve.path("grpc.sock") } }));
     let tcp_limit = filter(
         "envoy.filters.network.ratelimit",
         "network.ratelimit.v3.RateLimit",
@@ -194,16 +156,8 @@ impl Setup {
         let serve = Serve::start(RULES, &[]);
         let namespace = Namespace::new("envoy");
         let path = serve.path("envoy.json");
-        fs::write(&path, config(&serve).to_string()).expect("a configuration");
-        let mut envoy = namespace.command(&tools::ENVOY);
-        envoy.arg("-c").arg(&path).args(["--disable-hot-restart", "--concurrency", "1"]);
-        envoy.args(["--log-level", "error"]);
-        let setup = Self { _envoy: Background::start(&mut envoy), namespace, serve };
-        wait_for("Envoy", TIMEOUT, || {
-            let connect = || TcpStream::connect(("127.0.0.1", HTTP)).is_ok();
-            setup.namespace.run_inside(connect).then_some(())
-        });
-        setup
+        let envoy = envoy::start(&namespace, &path, &config(&serve), HTTP);
+        Self { namespace, serve, _envoy: envoy }
     }
 
     /// What is answered to a request with some headers; nothing if the connection is closed.

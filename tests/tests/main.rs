@@ -30,6 +30,7 @@ mod disk;
 mod distinct;
 mod doctor;
 mod envoy;
+mod envoy_quota;
 mod errors;
 mod exhaustion;
 mod features;

@@ -5,6 +5,7 @@
 pub mod decider;
 pub mod key;
 pub mod meter;
+pub mod quota;
 pub mod rules;
 pub mod side;
 pub mod store;

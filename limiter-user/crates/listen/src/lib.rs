@@ -21,8 +21,8 @@ use tls::TlsAcceptor;
 /// How long TLS may take to come about, and as a rule the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client may take nothing of what is there for it.
-const STALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a client may take nothing of what is there for it, as a rule.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What the kernel keeps for a client that does not read, bytes: it doubles this.
 // Small, as hundreds of clients that read nothing would otherwise hold megabytes of the kernel's memory each.
@@ -46,28 +46,28 @@ impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
 pub type Connection = Pin<Box<dyn Stream>>;
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Connection> {
+    async fn accept(&self, stall: Duration) -> io::Result<Connection> {
         Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let socket = SockRef::from(&stream);
                 // A client that has vanished is noticed, and one that does not read costs 32 KiB of the kernel rather than
                 // megabytes. Both only save: a connection works without.
-                let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
+                let _ = socket.set_tcp_user_timeout(Some(stall));
                 let _ = socket.set_send_buffer_size(SEND_BUFFER);
                 // Answers are small, and Nagle's algorithm would hold them back.
                 let _ = stream.set_nodelay(true);
-                bounded(stream)
+                bounded(stream, stall)
             }
-            Self::Unix(listener) => bounded(listener.accept().await?.0),
+            Self::Unix(listener) => bounded(listener.accept().await?.0, stall),
         })
     }
 }
 
 /// A connection that ends if its client does not read.
-fn bounded(stream: impl Stream + 'static) -> Connection {
+fn bounded(stream: impl Stream + 'static, stall: Duration) -> Connection {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(STALL_TIMEOUT));
+    stream.set_write_timeout(Some(stall));
     Box::pin(stream)
 }
 
@@ -77,6 +77,8 @@ pub struct Terms {
     pub tls: Option<TlsAcceptor>,
     /// Connections at once; further ones are closed.
     pub most: usize,
+    /// How long a client may take nothing of what is there for it: its connection ends then.
+    pub stall: Duration,
     /// How long connections may go on when it stops.
     pub grace: Duration,
 }
@@ -102,7 +104,7 @@ pub async fn accept<S, F>(
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(terms.stall) => accepted,
         };
         let stream = match accepted {
             Ok(stream) => stream,

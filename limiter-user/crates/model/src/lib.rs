@@ -11,6 +11,7 @@ pub mod compile;
 pub mod digest;
 mod distinct;
 mod explain;
+pub mod fair;
 pub mod group;
 pub mod input;
 pub mod instance;

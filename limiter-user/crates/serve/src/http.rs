@@ -17,7 +17,7 @@ use decide::meter::{Choice, Limit};
 use decide::rules::Entry;
 use decide::store::Act;
 use listen::token::Token;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
 use tokio::time::timeout;
@@ -98,23 +98,36 @@ impl IntoResponse for Problem {
 }
 
 /// Problem details (RFC 9457).
-fn problem(status: StatusCode, body: &Value) -> Response {
+fn problem(status: StatusCode, body: &impl Serialize) -> Response {
     let kind = HeaderValue::from_static("application/problem+json");
-    (status, [(header::CONTENT_TYPE, kind)], body.to_string()).into_response()
+    let mut answer = (status, Json(body)).into_response();
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
 }
 
 /// The routes. With a token, whoever does not show it is refused.
 pub(crate) fn routes(service: Arc<Service>, token: Option<Arc<Token>>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/decide", get(decide_one).post(decide_many))
         .route("/v1/rules", get(rules))
         .route("/json", post(json))
-        .route("/metrics", get(page))
-        .route_layer(middleware::from_fn_with_state(token, check))
+        .route("/metrics", get(page));
+    guarded(routes, token)
         .route("/healthz", get(async || "ok"))
         .layer(middleware::from_fn(bounded))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(service)
+}
+
+/// Routes of which nobody gets an answer who does not show the token, if there is one.
+pub(crate) fn guarded<S: Clone + Send + Sync + 'static>(
+    routes: Router<S>,
+    token: Option<Arc<Token>>,
+) -> Router<S> {
+    match token {
+        None => routes,
+        Some(token) => routes.layer(middleware::from_fn_with_state(token, check)),
+    }
 }
 
 /// Refuses requests that are too long, or take too long to come.
@@ -137,16 +150,12 @@ pub(crate) async fn bounded(request: Request, next: Next) -> Response {
 }
 
 /// Lets those through who have shown the token.
-pub(crate) async fn check(
-    State(token): State<Option<Arc<Token>>>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn check(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    if token.is_none_or(|token| shown.is_some_and(|shown| token.is(shown))) {
+    if shown.is_some_and(|shown| token.is(shown)) {
         return next.run(request).await;
     }
     let detail = "send `Authorization: Bearer TOKEN`".into();
@@ -316,23 +325,71 @@ fn limit_headers(decision: &Decision) -> Option<(String, String)> {
     Some((policies.finish()?, limits.finish()?))
 }
 
+/// What is told of a key.
+#[derive(Serialize)]
+struct Told<'a> {
+    allowed: bool,
+    remaining: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    /// It is over the limit, and the rule is a shadow.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
+}
+
+impl<'a> Told<'a> {
+    fn new(status: &'a Status) -> Self {
+        let limit = status.terms.map(|terms| terms.limit);
+        Self {
+            allowed: !status.over,
+            remaining: status.remaining,
+            limit: limit.map(|limit| limit.requests),
+            period_s: limit.map(|limit| limit.window.as_secs_f64()),
+            reset_s: status.reset.map(|reset| reset.as_secs_f64()),
+            rule: status.rule.as_ref().map(|rule| rule.path.as_str()),
+            shadow: status.shadowed,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Allowed<'a> {
+    allowed: bool,
+    items: Vec<Told<'a>>,
+}
+
+/// Problem details of a request over a limit.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Denied<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    violated_policies: Vec<&'a str>,
+    items: Vec<Told<'a>>,
+}
+
 /// The answer to a request.
 fn tell(decision: &Decision, denied: StatusCode) -> Response {
+    let items = decision.statuses.iter().map(Told::new).collect();
     let mut answer = if decision.over {
         let over = decision.statuses.iter().filter(|status| status.over);
-        let policies: Vec<_> = over.map(policy).collect();
-        problem(
-            denied,
-            &json!({
-                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                "title": "Request cannot be satisfied as assigned quota has been exceeded",
-                "status": denied.as_u16(),
-                "violated-policies": policies,
-                "items": items(decision),
-            }),
-        )
+        let body = Denied {
+            r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            title: "Request cannot be satisfied as assigned quota has been exceeded",
+            status: denied.as_u16(),
+            violated_policies: over.map(policy).collect(),
+            items,
+        };
+        problem(denied, &body)
     } else {
-        Json(json!({ "allowed": true, "items": items(decision) })).into_response()
+        Json(Allowed { allowed: true, items }).into_response()
     };
     let headers = answer.headers_mut();
     if let Some((policies, limits)) = limit_headers(decision) {
@@ -349,27 +406,6 @@ fn tell(decision: &Decision, denied: StatusCode) -> Response {
         headers.insert(header::RETRY_AFTER, seconds(wait).max(1).into());
     }
     answer
-}
-
-fn items(decision: &Decision) -> Vec<Value> {
-    let item = |status: &Status| {
-        let mut item = json!({ "allowed": !status.over, "remaining": status.remaining });
-        if let Some(terms) = status.terms {
-            item["limit"] = terms.limit.requests.into();
-            item["period_s"] = terms.limit.window.as_secs_f64().into();
-        }
-        if let Some(rule) = &status.rule {
-            item["rule"] = rule.path.as_str().into();
-        }
-        if let Some(reset) = status.reset {
-            item["reset_s"] = reset.as_secs_f64().into();
-        }
-        if status.shadowed {
-            item["shadow"] = true.into();
-        }
-        item
-    };
-    decision.statuses.iter().map(item).collect()
 }
 
 async fn json(State(service): State<Arc<Service>>, body: Bytes) -> Result<Response, Problem> {

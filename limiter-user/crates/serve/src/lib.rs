@@ -10,6 +10,7 @@ mod memory;
 mod metrics;
 mod options;
 mod resp;
+mod rlqs;
 mod rls;
 mod service;
 
@@ -99,7 +100,8 @@ async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> 
     let (end, stop) = watch::channel(false);
     let common = Common { token, connections: options.connections as usize, stop };
     let mut faces = JoinSet::new();
-    let (grpc, health) = grpc::routes(Arc::clone(&service), options.response_headers).await;
+    let (grpc, health) =
+        grpc::routes(Arc::clone(&service), options.response_headers, common.stop.clone()).await;
     for (flag, address) in options.addresses() {
         let protocols: &[&str] = match flag {
             "--http" => &["http/1.1"],
@@ -111,7 +113,9 @@ async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> 
         // Whoever may open a Unix socket is a matter of its folder and file.
         let token = common.token.clone().filter(|_| is_tcp);
         let tls = if is_tcp { acceptor(options, protocols)? } else { None };
-        let terms = Terms { tls, most: common.connections, grace: GRACE };
+        // What is assigned to an Envoy is not to arrive later.
+        let stall = if flag == "--grpc" { decide::quota::GRACE } else { listen::STALL_TIMEOUT };
+        let terms = Terms { tls, most: common.connections, stall, grace: GRACE };
         let (mut until, stop) = (common.stop.clone(), common.stop.clone());
         let until = async move { all_are_to_end(&mut until).await };
         let service = Arc::clone(&service);
@@ -129,7 +133,7 @@ async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> 
                 faces.spawn(listen::accept(listener, terms, until, serve));
             }
             _ => {
-                let app = grpc.clone().layer(middleware::from_fn_with_state(token, http::check));
+                let app = http::guarded(grpc.clone(), token);
                 let app = app.layer(middleware::from_fn(http::bounded));
                 let serve = move |stream| serve_http2(stream, app.clone(), stop.clone());
                 faces.spawn(listen::accept(listener, terms, until, serve));
@@ -268,6 +272,8 @@ async fn exchange<S: Future<Output = hyper::Result<()>>>(
 ) {
     let mut served = pin!(served);
     let ended = tokio::select! {
+        // First: most often there is something to do.
+        biased;
         ended = &mut served => ended,
         () = all_are_to_end(&mut stop) => {
             end(served.as_mut());

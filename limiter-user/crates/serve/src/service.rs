@@ -18,6 +18,7 @@ use model::{Explain, Fault};
 use crate::clock::Clock;
 use crate::memory::{Folder, MemoryError, Words};
 use crate::metrics::Latencies;
+use crate::rlqs::Quotas;
 
 /// What all faces ask.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ pub(crate) struct Service {
     rules: RwLock<Arc<Rules>>,
     tallies: Mutex<Tallies>,
     files: Vec<PathBuf>,
+    /// When this process began.
+    pub(crate) since: Ticks,
+    /// The limits that proxies keep parts of.
+    pub(crate) quotas: Quotas,
     /// What was decided of keys whose limits came with them.
     pub(crate) named: Tally,
     /// How long answers took.
@@ -177,8 +182,11 @@ impl Service {
                 Some(side.ok_or_else(|| ServiceError::Side(place.folder.join(SIDE)))?)
             }
         };
+        let clock = Clock::since(table.epoch());
         Ok(Self {
-            clock: Clock::since(table.epoch()),
+            clock,
+            since: clock.now(),
+            quotas: Quotas::default(),
             store: Store { table, side },
             rules: RwLock::new(Arc::new(rules)),
             tallies: Mutex::new(tallies),

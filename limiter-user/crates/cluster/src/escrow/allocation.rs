@@ -2,7 +2,7 @@
 
 use model::Share;
 
-use super::{Want, max_min};
+use model::fair::{Want, max_min};
 
 /// How much more is granted than is wanted where there is enough, so that what rises is not limited at once.
 const SPARE: (u64, u64) = (6, 5);

@@ -11,7 +11,6 @@ mod allocation;
 mod claim;
 mod clock;
 mod excess;
-mod fair;
 mod half;
 mod holder;
 mod home;
@@ -38,7 +37,6 @@ use limiter_common::share::FLOORS;
 use serde::{Deserialize, Serialize};
 
 pub use excess::Doubts;
-pub use fair::{Want, max_min};
 pub use lost::Partition;
 pub use recount::{Era, Forget};
 pub use view::{Member, Region};

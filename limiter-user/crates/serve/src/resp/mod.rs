@@ -5,6 +5,7 @@ mod codec;
 mod tests;
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ struct Session<'a> {
     /// When this batch of commands came.
     now: Ticks,
     replies: Vec<u8>,
+    /// Where the texts of a command are.
+    texts: Vec<Range<usize>>,
 }
 
 /// What follows a command.
@@ -65,10 +68,13 @@ pub(crate) async fn serve(
         service: &service,
         token: token.as_deref(),
         known: token.is_none(),
-        now: service.now(),
+        now: 0,
         replies: Vec::new(),
+        texts: Vec::new(),
     };
     let login = Instant::now() + LOGIN_TIMEOUT;
+    // One future for all reads: each that waits for the end takes a lock to say so.
+    let mut end = pin!(crate::all_are_to_end(&mut stop));
     let mut input = BytesMut::with_capacity(4 * READ);
     loop {
         let (used, then) = session.batch(&input);
@@ -86,15 +92,16 @@ pub(crate) async fn serve(
                 continue;
             }
         }
-        if then == Then::Close || *stop.borrow_and_update() {
+        if then == Then::Close {
             return;
         }
         // As many commands at once as a client sends, but no read of a few bytes.
         input.reserve(READ);
         let read = async {
             tokio::select! {
+                biased;
                 read = stream.read_buf(&mut input) => read.is_ok_and(|bytes| bytes > 0),
-                _ = stop.changed() => true,
+                () = &mut end => false,
             }
         };
         let goes_on = match session.known {
@@ -111,7 +118,7 @@ impl Session<'_> {
     /// Carries out the commands that are whole: how many bytes they have.
     fn batch(&mut self, input: &[u8]) -> (usize, Then) {
         let (mut used, mut commands, mut then) = (0, 0, Then::Next);
-        let mut texts = Vec::new();
+        let mut texts = std::mem::take(&mut self.texts);
         self.now = self.service.now();
         while then == Then::Next && self.replies.len() < MAX_REPLIES {
             let rest = &input[used..];
@@ -132,6 +139,7 @@ impl Session<'_> {
                 }
             }
         }
+        self.texts = texts;
         if commands > 0 {
             let took = span(self.service.now().saturating_sub(self.now));
             self.service.latencies.count(Face::Resp, commands, took);

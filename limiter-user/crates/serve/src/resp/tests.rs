@@ -13,7 +13,14 @@ fn service() -> (TempDir, Service) {
 
 impl<'a> Session<'a> {
     fn new(service: &'a Service, token: Option<&'a Token>) -> Self {
-        Self { service, token, known: token.is_none(), now: 0, replies: Vec::new() }
+        Self {
+            service,
+            token,
+            known: token.is_none(),
+            now: 0,
+            replies: Vec::new(),
+            texts: Vec::new(),
+        }
     }
 
     /// What is replied to commands that come in some parts.

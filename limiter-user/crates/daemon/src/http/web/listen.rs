@@ -114,7 +114,8 @@ impl Web {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("the dashboard is at {scheme}://{}/", self.address);
         let app = routes(host.clone(), Arc::new(self.authorizer));
-        let terms = Terms { tls: self.tls, most: MAX_CONNECTIONS, grace: Duration::ZERO };
+        let (stall, grace) = (listen::STALL_TIMEOUT, Duration::ZERO);
+        let terms = Terms { tls: self.tls, most: MAX_CONNECTIONS, stall, grace };
         let serve = move |stream| exchange(stream, app.clone());
         let served = listen::accept(Listener::Tcp(listener), terms, pending(), serve);
         Ok(AbortOnDrop(tokio::spawn(served)))

@@ -1,6 +1,6 @@
 //! Weighted max-min fairness.
 
-use model::Share;
+use crate::Share;
 
 /// What somebody wants of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

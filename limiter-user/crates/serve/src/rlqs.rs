@@ -1,0 +1,337 @@
+//! RLQS, `envoy.service.rate_limit_quota.v3`: each Envoy reports what it was asked for, and is told which part of a limit it
+//! keeps, and for how long. All parts together are the limit: see [`decide::quota`].
+//!
+//! Source: `envoyproxy/data-plane-api`, `envoy/service/rate_limit_quota/v3/rlqs.proto`, `envoy/type/v3/token_bucket.proto`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use decide::key::KeyHash;
+use decide::meter::Limit;
+use decide::quota::{Assignment, Quota, RENEWAL, TTL};
+use decide::rules::Entry;
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use limiter_common::gcra::Ticks;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use tonic::{Status, Streaming};
+
+use crate::service::Service;
+
+/// The most buckets of a report, and of a proxy.
+const MAX_BUCKETS: usize = 10_000;
+
+/// The most buckets of all proxies.
+const MAX_QUOTAS: usize = 100_000;
+
+/// The most pairs of a bucket's name, and the longest text in it, bytes.
+const MAX_PAIRS: usize = 32;
+const MAX_TEXT: usize = 1_024;
+
+/// How long nobody may ask for a bucket until the proxy is to forget it.
+const IDLE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct UsageReports {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    bucket_quota_usages: Vec<Usage>,
+}
+
+// What `time_elapsed` says is in whole seconds: the clock here knows better.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Usage {
+    #[prost(message, optional, tag = "1")]
+    bucket_id: Option<BucketId>,
+    #[prost(uint64, tag = "3")]
+    num_requests_allowed: u64,
+    #[prost(uint64, tag = "4")]
+    num_requests_denied: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BucketId {
+    #[prost(btree_map = "string, string", tag = "1")]
+    bucket: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct QuotaResponse {
+    #[prost(message, repeated, tag = "1")]
+    bucket_action: Vec<BucketAction>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BucketAction {
+    #[prost(message, optional, tag = "1")]
+    bucket_id: Option<BucketId>,
+    #[prost(oneof = "Action", tags = "2, 3")]
+    action: Option<Action>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Action {
+    #[prost(message, tag = "2")]
+    Assign(QuotaAssignment),
+    #[prost(message, tag = "3")]
+    Abandon(()),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct QuotaAssignment {
+    #[prost(message, optional, tag = "2")]
+    assignment_time_to_live: Option<prost_types::Duration>,
+    #[prost(message, optional, tag = "3")]
+    rate_limit_strategy: Option<RateLimitStrategy>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RateLimitStrategy {
+    #[prost(oneof = "Strategy", tags = "1, 3")]
+    strategy: Option<Strategy>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Strategy {
+    /// 0 allows all, 1 denies all.
+    #[prost(int32, tag = "1")]
+    Blanket(i32),
+    #[prost(message, tag = "3")]
+    Bucket(TokenBucket),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TokenBucket {
+    #[prost(uint32, tag = "1")]
+    max_tokens: u32,
+    // google.protobuf.UInt32Value.
+    #[prost(message, optional, tag = "2")]
+    tokens_per_fill: Option<u32>,
+    #[prost(message, optional, tag = "3")]
+    fill_interval: Option<prost_types::Duration>,
+}
+
+/// How long what does not change is in force. Reports come each 5 s.
+const STEADY: Duration = Duration::from_secs(60);
+
+const ALLOW_ALL: Strategy = Strategy::Blanket(0);
+const DENY_ALL: Strategy = Strategy::Blanket(1);
+
+fn written(span: Duration) -> prost_types::Duration {
+    prost_types::Duration { seconds: span.as_secs() as i64, nanos: span.subsec_nanos() as i32 }
+}
+
+impl Strategy {
+    fn of(assignment: Assignment) -> Self {
+        match assignment {
+            Assignment::Deny => DENY_ALL,
+            Assignment::Bucket { tokens, per_fill, every } => Self::Bucket(TokenBucket {
+                max_tokens: tokens,
+                tokens_per_fill: Some(per_fill),
+                fill_interval: Some(written(every)),
+            }),
+        }
+    }
+}
+
+/// All limits that proxies keep parts of.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas {
+    quotas: Mutex<HashMap<KeyHash, (Limit, Quota)>>,
+    next: AtomicU64,
+}
+
+impl Quotas {
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, (Limit, Quota)>> {
+        // What a panic left is whole: each change is one call.
+        self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what a proxy was asked for, of a limit that may be new.
+    fn report(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        id: u64,
+        units: u64,
+        (since, now): (Ticks, Ticks),
+    ) {
+        let mut quotas = self.lock();
+        if !quotas.contains_key(&key) && quotas.len() >= MAX_QUOTAS {
+            quotas.retain(|_, (_, quota)| {
+                quota.pass(now);
+                !quota.is_idle()
+            });
+            if quotas.len() >= MAX_QUOTAS {
+                return;
+            }
+        }
+        let known = quotas.get(&key).map(|(known, _)| *known);
+        if known != Some(*limit) {
+            // Parts of another limit are in force until their end, as those of an earlier process.
+            let since = if known.is_some() { now } else { since };
+            let Some(quota) = Quota::new(limit, since, now) else { return };
+            quotas.insert(key, (*limit, quota));
+        }
+        if let Some((_, quota)) = quotas.get_mut(&key) {
+            quota.report(id, units, now);
+        }
+    }
+
+    /// What a proxy is to do from now on; `None` if it is told nothing.
+    fn assign(&self, key: KeyHash, id: u64, now: Ticks) -> Option<Assignment> {
+        self.lock().get_mut(&key)?.1.assign(id, now)
+    }
+
+    fn leave(&self, key: KeyHash, id: u64) {
+        if let Some((_, quota)) = self.lock().get_mut(&key) {
+            quota.leave(id);
+        }
+    }
+}
+
+/// A proxy's stream.
+struct Proxy {
+    service: Arc<Service>,
+    id: u64,
+    /// That of the first report.
+    domain: String,
+    /// Its buckets that have a limit.
+    buckets: HashMap<KeyHash, Bucket>,
+}
+
+/// One of them.
+struct Bucket {
+    id: BucketId,
+    /// When somebody asked for it.
+    used: Instant,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        for key in self.buckets.keys() {
+            self.service.quotas.leave(*key, self.id);
+        }
+    }
+}
+
+/// What is to be done with a bucket for some time.
+fn assign(id: BucketId, strategy: Strategy, span: Duration) -> BucketAction {
+    let action = Action::Assign(QuotaAssignment {
+        assignment_time_to_live: Some(written(span)),
+        rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
+    });
+    BucketAction { bucket_id: Some(id), action: Some(action) }
+}
+
+impl Proxy {
+    /// Takes what a proxy reports, and answers as far as that does not change each moment.
+    fn report(&mut self, reports: UsageReports) -> Result<QuotaResponse, Status> {
+        if self.domain.is_empty() {
+            self.domain = reports.domain;
+        }
+        if self.domain.is_empty() || self.domain.len() > MAX_TEXT {
+            return Err(Status::invalid_argument("the first report has no domain, or a long one"));
+        }
+        if reports.bucket_quota_usages.len() > MAX_BUCKETS {
+            return Err(Status::invalid_argument(format!("{MAX_BUCKETS} buckets at most")));
+        }
+        let mut bucket_action = Vec::new();
+        for usage in reports.bucket_quota_usages {
+            bucket_action.extend(self.take(usage)?);
+        }
+        Ok(QuotaResponse { bucket_action })
+    }
+
+    fn take(&mut self, usage: Usage) -> Result<Option<BucketAction>, Status> {
+        let Some(id) = usage.bucket_id else { return Ok(None) };
+        let is_long = |(key, value): (&String, &String)| key.len().max(value.len()) > MAX_TEXT;
+        if id.bucket.len() > MAX_PAIRS || id.bucket.iter().any(is_long) {
+            return Err(Status::invalid_argument("the name of a bucket is too long"));
+        }
+        // The pairs have no order of their own.
+        let entries: Vec<Entry<'_>> =
+            id.bucket.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let (service, mut scratch) = (&self.service, String::new());
+        let secret = service.store().table.secret();
+        let found = service.rules().find(secret, &self.domain, &entries, &mut scratch);
+        let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
+        if let Some(found) = &found {
+            found.rule.tally.ok.fetch_add(allowed, Ordering::Relaxed);
+            found.rule.tally.over.fetch_add(denied, Ordering::Relaxed);
+        }
+        let limited = found.filter(|found| !found.rule.shadow);
+        let limited = limited.and_then(|found| Some((found.key, found.rule.terms?.limit)));
+        let Some((key, limit)) = limited else {
+            return Ok(Some(assign(id, ALLOW_ALL, STEADY)));
+        };
+        if limit.requests == 0 {
+            return Ok(Some(assign(id, DENY_ALL, STEADY)));
+        }
+        if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(&key) {
+            return Ok(None);
+        }
+        let units = allowed.saturating_add(denied);
+        let used = Instant::now();
+        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { id: id.clone(), used });
+        if units > 0 {
+            bucket.used = used;
+        } else if bucket.used.elapsed() > IDLE {
+            self.buckets.remove(&key);
+            service.quotas.leave(key, self.id);
+            let action = Some(Action::Abandon(()));
+            return Ok(Some(BucketAction { bucket_id: Some(id), action }));
+        }
+        let now = service.now();
+        service.quotas.report(key, &limit, self.id, units, (service.since, now));
+        let assignment = service.quotas.assign(key, self.id, now);
+        Ok(assignment.map(|assignment| assign(id, Strategy::of(assignment), TTL)))
+    }
+
+    /// What it is to do from now on.
+    fn renew(&self) -> QuotaResponse {
+        let now = self.service.now();
+        let assignment = |(key, bucket): (&KeyHash, &Bucket)| {
+            let assignment = self.service.quotas.assign(*key, self.id, now)?;
+            Some(assign(bucket.id.clone(), Strategy::of(assignment), TTL))
+        };
+        QuotaResponse { bucket_action: self.buckets.iter().filter_map(assignment).collect() }
+    }
+}
+
+/// Answers the reports of a proxy, and renews what it was assigned, until its stream ends or all are to end.
+pub(crate) fn serve(
+    service: Arc<Service>,
+    reports: Streaming<UsageReports>,
+    stop: watch::Receiver<bool>,
+) -> impl Stream<Item = Result<QuotaResponse, Status>> + Send {
+    let id = service.quotas.next.fetch_add(1, Ordering::Relaxed);
+    let proxy = Proxy { service, id, domain: String::new(), buckets: HashMap::new() };
+    let mut renewal = interval(RENEWAL);
+    // What was missed is not made up for.
+    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    unfold(Some((proxy, reports, renewal, stop)), async |state| {
+        let (mut proxy, mut reports, mut renewal, mut stop) = state?;
+        loop {
+            let answer = tokio::select! {
+                report = reports.message() => match report {
+                    Ok(None) => return None,
+                    Ok(Some(report)) => proxy.report(report),
+                    Err(status) => Err(status),
+                },
+                _ = renewal.tick() => Ok(proxy.renew()),
+                () = crate::all_are_to_end(&mut stop) => return None,
+            };
+            match answer {
+                // An answer has one action at least.
+                Ok(answer) if answer.bucket_action.is_empty() => {}
+                Ok(answer) => return Some((Ok(answer), Some((proxy, reports, renewal, stop)))),
+                Err(status) => return Some((Err(status), None)),
+            }
+        }
+    })
+}
