@@ -1,4 +1,4 @@
-//! `fuzz`: many more hostile packets than the tests try.
+//! `fuzz`: many more hostile packets, and other input, than the tests try.
 
 use std::process::ExitCode;
 
@@ -11,24 +11,32 @@ use crate::build::{self, SKIP};
 pub(crate) struct Args {
     /// What to try
     target: Target,
-    /// Packets to try
+    /// Packets to try, of `wire`
     #[arg(long, default_value_t = 10_000_000)]
     packets: u64,
+    /// How long to try each decoder, s, of `decoders`
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Target {
     /// What hosts of a cluster receive from each other
     Wire,
+    /// What limiter-serve receives from anybody, and reads: RESP, protobuf, JSON, YAML
+    Decoders,
 }
 
-/// Runs the same tests with more packets; neither root nor the kernel program
+/// Runs the same tests with more of them; neither root nor the kernel program
 /// is needed.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
-    let Target::Wire = args.target;
-    let tests = "link::fuzz::";
-    let fuzz = build::cargo(["test", "--package", "cluster", "--lib", tests], SKIP)
+    let (package, tests) = match args.target {
+        Target::Wire => ("cluster", "link::fuzz::"),
+        Target::Decoders => ("serve", "fuzz::"),
+    };
+    let fuzz = build::cargo(["test", "--package", package, "--lib", tests], SKIP)
         .args(["--", "--nocapture", "--test-threads", "1"])
-        .env("LIMITER_FUZZ_PACKETS", args.packets.to_string());
+        .env("LIMITER_FUZZ_PACKETS", args.packets.to_string())
+        .env("LIMITER_FUZZ_SECONDS", args.seconds.to_string());
     Err(fuzz.exec())
 }

@@ -27,7 +27,7 @@ use crate::key::{KeyHash, Secret};
 /// "limiter" and the number of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"limiter\x01");
 
-/// Words before the fingerprints: a cache line.
+/// Words before the sets: a cache line.
 const HEADER_WORDS: usize = 8;
 /// Where the header's words lie.
 const MAGIC_AT: usize = 0;
@@ -43,6 +43,9 @@ const SLOT_WORDS: usize = 4;
 const WORDS: u32 = if cfg!(loom) { 2 } else { 8 };
 /// Ways of a set.
 const SET_WAYS: u32 = WORDS * WAYS;
+
+/// Words of a set: its fingerprints, and then its slots, so that both are in one page as a rule.
+const SET_WORDS: usize = WORDS as usize + SET_WAYS as usize * SLOT_WORDS;
 
 /// Keys that a set has room for, nearly always.
 // Of 36 on the average more than 64 meet in one set of 100,000.
@@ -163,7 +166,7 @@ pub enum Change {
 
 /// The words of a table of so many sets.
 const fn words(sets: usize) -> usize {
-    HEADER_WORDS + sets * (WORDS as usize + SET_WAYS as usize * SLOT_WORDS)
+    HEADER_WORDS + sets * SET_WORDS
 }
 
 /// Bytes of a table for so many keys at once: 59 for each of many.
@@ -299,11 +302,10 @@ impl<M: AsRef<[AtomicU64]>> Table<M> {
     }
 
     fn set(&self, at: u32) -> Set<'_> {
-        let (sets, at) = (self.sets as usize, at as usize);
-        let (fingerprints, slots) =
-            self.memory.as_ref()[HEADER_WORDS..].split_at(sets * WORDS as usize);
+        let words = &self.memory.as_ref()[HEADER_WORDS + at as usize * SET_WORDS..][..SET_WORDS];
+        let (fingerprints, slots) = words.split_at(WORDS as usize);
         let (slots, _) = slots.as_chunks().0.as_chunks();
-        Set { fingerprints: &fingerprints.as_chunks().0[at], slots: &slots[at] }
+        Set { fingerprints: &fingerprints.as_chunks().0[0], slots: &slots[0] }
     }
 
     fn set_of(&self, key: KeyHash) -> Set<'_> {

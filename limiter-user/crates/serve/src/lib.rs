@@ -4,6 +4,8 @@
 //! it maps into memory.
 
 mod clock;
+#[cfg(test)]
+mod fuzz;
 mod grpc;
 mod http;
 mod memory;

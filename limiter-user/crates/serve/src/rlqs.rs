@@ -335,3 +335,13 @@ pub(crate) fn serve(
         }
     })
 }
+
+/// Takes the reports of a proxy that ends after them.
+#[cfg(test)]
+pub(crate) fn take(service: &Arc<Service>, reports: UsageReports) {
+    let service = Arc::clone(service);
+    let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };
+    if proxy.report(reports).is_ok() {
+        proxy.renew();
+    }
+}

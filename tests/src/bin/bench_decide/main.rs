@@ -94,7 +94,11 @@ fn serve_constant() -> io::Result<()> {
 fn measure() -> io::Result<Figures> {
     let machine = Machine::read();
     let policy = policy();
-    let decisions = [1_000, 1_000_000].map(|keys| engine::measure(keys, policy)).into();
+    let decisions = [1_000, 1_000_000].map(|keys| {
+        let decision = engine::measure(keys, policy);
+        eprintln!("{decision:?}");
+        decision
+    });
     let _servers = Servers::start()?;
     let script = load_script()?;
     // One thread of clients: the servers have the rest of the machine.
@@ -125,7 +129,13 @@ fn measure() -> io::Result<Figures> {
         });
         results.extend(rows);
     }
-    Ok(Figures { machine, connections: CONNECTIONS, depth: DEPTH, results, decisions })
+    Ok(Figures {
+        machine,
+        connections: CONNECTIONS,
+        depth: DEPTH,
+        results,
+        decisions: decisions.into(),
+    })
 }
 
 async fn run(face: Face, contender: Contender, script: &str) -> io::Result<Sample> {

@@ -2,7 +2,7 @@
 
 mod codec;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ops::Range;
 use std::pin::pin;

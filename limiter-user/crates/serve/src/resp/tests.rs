@@ -38,6 +38,11 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Hands bytes to a client's session.
+pub(crate) fn talk(service: &Service, input: &[u8]) {
+    Session::new(service, None).batch(input);
+}
+
 #[test]
 fn replies_do_not_depend_on_how_commands_are_cut() {
     let (_folder, service) = service();
