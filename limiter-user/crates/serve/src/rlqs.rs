@@ -53,7 +53,7 @@ struct Usage {
     num_requests_denied: u64,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 struct BucketId {
     #[prost(btree_map = "string, string", tag = "1")]
     bucket: BTreeMap<String, String>,
@@ -201,20 +201,20 @@ struct Proxy {
     /// That of the first report.
     domain: String,
     /// Its buckets that have a limit.
-    buckets: HashMap<KeyHash, Bucket>,
+    buckets: HashMap<BucketId, Bucket>,
 }
 
 /// One of them.
 struct Bucket {
-    id: BucketId,
+    key: KeyHash,
     /// When somebody asked for it.
     used: Instant,
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        for key in self.buckets.keys() {
-            self.service.quotas.leave(*key, self.id);
+        for bucket in self.buckets.values() {
+            self.service.quotas.leave(bucket.key, self.id);
         }
     }
 }
@@ -266,23 +266,27 @@ impl Proxy {
         }
         let limited = found.filter(|found| !found.rule.shadow);
         let limited = limited.and_then(|found| Some((found.key, found.rule.terms?.limit)));
-        let Some((key, limit)) = limited else {
-            return Ok(Some(assign(id, ALLOW_ALL, STEADY)));
+        let steady = match limited {
+            None => Some(ALLOW_ALL),
+            Some((_, limit)) if limit.requests == 0 => Some(DENY_ALL),
+            Some(_) => None,
         };
-        if limit.requests == 0 {
-            return Ok(Some(assign(id, DENY_ALL, STEADY)));
+        if let Some(strategy) = steady {
+            // It may have had a limit before the rules were read again.
+            self.forget(&id);
+            return Ok(Some(assign(id, strategy, STEADY)));
         }
-        if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(&key) {
+        let Some((key, limit)) = limited else { return Ok(None) };
+        if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(&id) {
             return Ok(None);
         }
         let units = allowed.saturating_add(denied);
         let used = Instant::now();
-        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { id: id.clone(), used });
+        let bucket = self.buckets.entry(id.clone()).or_insert(Bucket { key, used });
         if units > 0 {
             bucket.used = used;
         } else if bucket.used.elapsed() > IDLE {
-            self.buckets.remove(&key);
-            service.quotas.leave(key, self.id);
+            self.forget(&id);
             let action = Some(Action::Abandon(()));
             return Ok(Some(BucketAction { bucket_id: Some(id), action }));
         }
@@ -292,12 +296,18 @@ impl Proxy {
         Ok(assignment.map(|assignment| assign(id, Strategy::of(assignment), TTL)))
     }
 
+    fn forget(&mut self, id: &BucketId) {
+        if let Some(bucket) = self.buckets.remove(id) {
+            self.service.quotas.leave(bucket.key, self.id);
+        }
+    }
+
     /// What it is to do from now on.
     fn renew(&self) -> QuotaResponse {
         let now = self.service.now();
-        let assignment = |(key, bucket): (&KeyHash, &Bucket)| {
-            let assignment = self.service.quotas.assign(*key, self.id, now)?;
-            Some(assign(bucket.id.clone(), Strategy::of(assignment), TTL))
+        let assignment = |(id, bucket): (&BucketId, &Bucket)| {
+            let assignment = self.service.quotas.assign(bucket.key, self.id, now)?;
+            Some(assign(id.clone(), Strategy::of(assignment), TTL))
         };
         QuotaResponse { bucket_action: self.buckets.iter().filter_map(assignment).collect() }
     }
@@ -343,5 +353,69 @@ pub(crate) fn take(service: &Arc<Service>, reports: UsageReports) {
     let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };
     if proxy.report(reports).is_ok() {
         proxy.renew();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Place;
+
+    fn rules(more: &str, requests: u32) -> String {
+        format!(
+            "domain: d\ndescriptors:\n  - key: k\n{more}    rate_limit: {{ unit: second, requests_per_unit: {requests} }}\n"
+        )
+    }
+
+    fn report(allowed: u64) -> UsageReports {
+        let bucket = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+        let bucket_id = Some(BucketId { bucket });
+        let usage = Usage { bucket_id, num_requests_allowed: allowed, num_requests_denied: 0 };
+        UsageReports { domain: "d".into(), bucket_quota_usages: vec![usage] }
+    }
+
+    #[test]
+    fn a_bucket_is_told_what_its_rule_says_by_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.yaml");
+        std::fs::write(&file, rules("", 100)).unwrap();
+        let place = Place { folder: folder.path().join("state"), keys: 1_000, side_keys: 0 };
+        let service = Arc::new(Service::open(&place, vec![file.clone()]).unwrap());
+        let buckets = HashMap::new();
+        let mut proxy =
+            Proxy { service: Arc::clone(&service), id: 0, domain: String::new(), buckets };
+        // An earlier process may have assigned all of it.
+        assert!(proxy.report(report(1)).unwrap().bucket_action.is_empty());
+        assert_eq!(proxy.buckets.len(), 1);
+        let mut told = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            service.reload().unwrap();
+            let mut answer = proxy.report(report(1)).unwrap();
+            let Some(Action::Assign(told)) = answer.bucket_action.remove(0).action else {
+                panic!()
+            };
+            (
+                told.rate_limit_strategy.and_then(|told| told.strategy),
+                proxy.renew().bucket_action.len(),
+            )
+        };
+        assert_eq!(told(&rules("    shadow_mode: true\n", 100)), (Some(ALLOW_ALL), 0));
+        assert_eq!(told(&rules("", 0)), (Some(DENY_ALL), 0));
+        assert_eq!(told("domain: other"), (Some(ALLOW_ALL), 0));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().to_owned(), keys: 1_000, side_keys: 0 };
+        let service = Arc::new(Service::open(&place, Vec::new()).unwrap());
+        let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };
+        assert!(proxy.report(UsageReports { domain: String::new(), ..report(1) }).is_err());
+        let many = vec![report(1).bucket_quota_usages.remove(0); MAX_BUCKETS + 1];
+        assert!(proxy.report(UsageReports { bucket_quota_usages: many, ..report(1) }).is_err());
+        let mut long = report(1);
+        let name = BTreeMap::from([("k".to_owned(), "v".repeat(MAX_TEXT + 1))]);
+        long.bucket_quota_usages[0].bucket_id = Some(BucketId { bucket: name });
+        assert!(proxy.report(long).is_err());
     }
 }
