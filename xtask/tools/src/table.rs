@@ -62,6 +62,7 @@ tools! {
     PROTOC = Tool::debian("protoc", "protobuf-compiler", &[Decide]);
     THROTTLECRAB = Tool::new("throttlecrab-server", Source::Cargo("throttlecrab-server"), &[Decide])
         .least("0.4.40")
+        .ask(&["--version"])
         .after_packages();
     CURL = Tool::debian("curl", "curl", &[Test]);
     OPENSSL = Tool::debian("openssl", "openssl", &[Test]);

@@ -22,7 +22,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_prost::ProstCodec;
 
-use crate::metrics::Face;
+use crate::latency::Face;
 use crate::rlqs::{self, QuotaResponse, UsageReports};
 use crate::rls::{self, RateLimitRequest, RateLimitResponse};
 use crate::service::Service;

@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
 use tokio::time::timeout;
 
-use crate::metrics::{self, Face};
+use crate::latency::Face;
+use crate::metrics;
 use crate::rls;
 use crate::service::Service;
 

@@ -4,17 +4,15 @@
 //! Source: `envoyproxy/data-plane-api`, `envoy/service/rate_limit_quota/v3/rlqs.proto`, `envoy/type/v3/token_bucket.proto`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use decide::key::KeyHash;
-use decide::meter::Limit;
-use decide::quota::{Assignment, Quota, RENEWAL, TTL};
+use decide::quota::{Assignment, RENEWAL, TTL};
 use decide::rules::Entry;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use limiter_common::gcra::Ticks;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
@@ -23,9 +21,6 @@ use crate::service::Service;
 
 /// The most buckets of a report, and of a proxy.
 const MAX_BUCKETS: usize = 10_000;
-
-/// The most buckets of all proxies.
-const MAX_QUOTAS: usize = 100_000;
 
 /// The most pairs of a bucket's name, and the longest text in it, bytes.
 const MAX_PAIRS: usize = 32;
@@ -134,62 +129,6 @@ impl Strategy {
                 tokens_per_fill: Some(per_fill),
                 fill_interval: Some(written(every)),
             }),
-        }
-    }
-}
-
-/// All limits that proxies keep parts of.
-#[derive(Debug, Default)]
-pub(crate) struct Quotas {
-    quotas: Mutex<HashMap<KeyHash, (Limit, Quota)>>,
-    next: AtomicU64,
-}
-
-impl Quotas {
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, (Limit, Quota)>> {
-        // What a panic left is whole: each change is one call.
-        self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes what a proxy was asked for, of a limit that may be new.
-    fn report(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        id: u64,
-        units: u64,
-        (since, now): (Ticks, Ticks),
-    ) {
-        let mut quotas = self.lock();
-        if !quotas.contains_key(&key) && quotas.len() >= MAX_QUOTAS {
-            quotas.retain(|_, (_, quota)| {
-                quota.pass(now);
-                !quota.is_idle()
-            });
-            if quotas.len() >= MAX_QUOTAS {
-                return;
-            }
-        }
-        let known = quotas.get(&key).map(|(known, _)| *known);
-        if known != Some(*limit) {
-            // Parts of another limit are in force until their end, as those of an earlier process.
-            let since = if known.is_some() { now } else { since };
-            let Some(quota) = Quota::new(limit, since, now) else { return };
-            quotas.insert(key, (*limit, quota));
-        }
-        if let Some((_, quota)) = quotas.get_mut(&key) {
-            quota.report(id, units, now);
-        }
-    }
-
-    /// What a proxy is to do from now on; `None` if it is told nothing.
-    fn assign(&self, key: KeyHash, id: u64, now: Ticks) -> Option<Assignment> {
-        self.lock().get_mut(&key)?.1.assign(id, now)
-    }
-
-    fn leave(&self, key: KeyHash, id: u64) {
-        if let Some((_, quota)) = self.lock().get_mut(&key) {
-            quota.leave(id);
         }
     }
 }
@@ -319,7 +258,7 @@ pub(crate) fn serve(
     reports: Streaming<UsageReports>,
     stop: watch::Receiver<bool>,
 ) -> impl Stream<Item = Result<QuotaResponse, Status>> + Send {
-    let id = service.quotas.next.fetch_add(1, Ordering::Relaxed);
+    let id = service.quotas.newcomer();
     let proxy = Proxy { service, id, domain: String::new(), buckets: HashMap::new() };
     let mut renewal = interval(RENEWAL);
     // What was missed is not made up for.

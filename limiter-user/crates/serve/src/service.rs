@@ -16,9 +16,9 @@ use limiter_common::gcra::Ticks;
 use model::{Explain, Fault};
 
 use crate::clock::Clock;
+use crate::latency::Latencies;
 use crate::memory::{Folder, MemoryError, Words};
-use crate::metrics::Latencies;
-use crate::rlqs::Quotas;
+use crate::quotas::Quotas;
 
 /// What all faces ask.
 #[derive(Debug)]

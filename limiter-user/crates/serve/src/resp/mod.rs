@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::metrics::Face;
+use crate::latency::Face;
 use crate::service::Service;
 
 /// Bytes of replies that are written at once. What a client has sent beyond that waits.
