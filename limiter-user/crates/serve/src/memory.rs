@@ -91,7 +91,7 @@ impl Folder {
     /// # Errors
     /// If another process has the file, or there is no room for it.
     pub(crate) fn words(&self, name: &str, bytes: usize) -> Result<Words, MemoryError> {
-        let path = self.path.join(format!("{name}.{}", self.boot));
+        let path = self.file(name);
         let failed = |source| MemoryError::Io { path: path.clone(), source };
         let file = OpenOptions::new()
             .read(true)
@@ -123,8 +123,27 @@ impl Folder {
     /// # Errors
     /// If the system refuses.
     pub(crate) fn replace(&self, name: &str, by: &str) -> Result<(), MemoryError> {
-        let at = |name| self.path.join(format!("{name}.{}", self.boot));
-        fs::rename(at(by), at(name)).map_err(|source| MemoryError::Io { path: at(name), source })
+        let path = self.file(name);
+        fs::rename(self.file(by), &path).map_err(|source| MemoryError::Io { path, source })
+    }
+
+    /// Removes a file, if it is there.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), MemoryError> {
+        let path = self.file(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(MemoryError::Io { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a file is.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.{}", self.boot))
     }
 
     fn forget_earlier(&self, name: &str, present: &Path) {

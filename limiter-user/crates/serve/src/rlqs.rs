@@ -205,23 +205,19 @@ impl Proxy {
         }
         let limited = found.filter(|found| !found.rule.shadow);
         let limited = limited.and_then(|found| Some((found.key, found.rule.terms?.limit)));
-        let steady = match limited {
-            None => Some(ALLOW_ALL),
-            Some((_, limit)) if limit.requests == 0 => Some(DENY_ALL),
-            Some(_) => None,
+        let (key, limit) = match limited {
+            None => return Ok(Some(self.steady(id, ALLOW_ALL))),
+            Some((_, limit)) if limit.requests == 0 => return Ok(Some(self.steady(id, DENY_ALL))),
+            Some(limited) => limited,
         };
-        if let Some(strategy) = steady {
-            // It may have had a limit before the rules were read again.
-            self.forget(&id);
-            return Ok(Some(assign(id, strategy, STEADY)));
-        }
-        let Some((key, limit)) = limited else { return Ok(None) };
         if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(&id) {
             return Ok(None);
         }
         let units = allowed.saturating_add(denied);
         let used = Instant::now();
         let bucket = self.buckets.entry(id.clone()).or_insert(Bucket { key, used });
+        // Patterns that share a key may have been written anew.
+        bucket.key = key;
         if units > 0 {
             bucket.used = used;
         } else if bucket.used.elapsed() > IDLE {
@@ -229,10 +225,16 @@ impl Proxy {
             let action = Some(Action::Abandon(()));
             return Ok(Some(BucketAction { bucket_id: Some(id), action }));
         }
-        let now = service.now();
-        service.quotas.report(key, &limit, self.id, units, (service.since, now));
-        let assignment = service.quotas.assign(key, self.id, now);
+        let (quotas, now) = (&self.service.quotas, self.service.now());
+        quotas.report(key, &limit, self.id, units, (self.service.since, now));
+        let assignment = quotas.assign(key, self.id, now);
         Ok(assignment.map(|assignment| assign(id, Strategy::of(assignment), TTL)))
+    }
+
+    /// What holds for a bucket without a limit. It may have had one before the rules were read again.
+    fn steady(&mut self, id: BucketId, strategy: Strategy) -> BucketAction {
+        self.forget(&id);
+        assign(id, strategy, STEADY)
     }
 
     fn forget(&mut self, id: &BucketId) {

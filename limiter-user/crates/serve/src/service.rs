@@ -147,7 +147,7 @@ fn secret() -> Result<Secret, ServiceError> {
 fn open_table(folder: &Folder, keys: u64) -> Result<Table<Words>, ServiceError> {
     let bytes = table::bytes(keys);
     let words = folder.words(TABLE, bytes)?;
-    let failed = |error| ServiceError::Table(PathBuf::from(TABLE), error);
+    let failed = |error| ServiceError::Table(folder.file(TABLE), error);
     if table::is_empty(&words) {
         return Table::create(words, secret()?, Clock::boot()).map_err(failed);
     }
@@ -158,6 +158,8 @@ fn open_table(folder: &Folder, keys: u64) -> Result<Table<Words>, ServiceError> 
     }
     // Filled beside it, so that a process that is killed meanwhile leaves the old one.
     let name = "keys-new";
+    // What such a process has left of it, perhaps of another size.
+    folder.remove(name)?;
     let table = Table::create(folder.words(name, bytes)?, old.secret(), old.epoch());
     let table = table.map_err(failed)?;
     table.take_over(&old, Clock::since(old.epoch()).now());
@@ -179,7 +181,7 @@ impl Service {
             0 => None,
             keys => {
                 let side = Side::open(folder.words(SIDE, side::bytes(keys))?);
-                Some(side.ok_or_else(|| ServiceError::Side(place.folder.join(SIDE)))?)
+                Some(side.ok_or_else(|| ServiceError::Side(folder.file(SIDE)))?)
             }
         };
         let clock = Clock::since(table.epoch());
@@ -255,5 +257,24 @@ impl Service {
         let standing = self.store.ask(key, &meter, act, cost, now);
         self.named.count(!standing.admitted, false, !standing.tracked);
         Ok(standing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_has_left_of_a_larger_table_is_no_obstacle() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |keys| Place { folder: home.path().to_owned(), keys, side_keys: 0 };
+        let limit = Limit::new(1, std::time::Duration::from_secs(3_600));
+        let take = |service: &Service| {
+            service.ask(b"k", &limit, Act::Take, 1, service.now()).unwrap().admitted
+        };
+        assert!(take(&Service::open(&place(100), Vec::new()).unwrap()));
+        let left = Folder::open(home.path()).unwrap().file("keys-new");
+        fs::write(left, [7; 4_096]).unwrap();
+        assert!(!take(&Service::open(&place(10_000), Vec::new()).unwrap()));
     }
 }
