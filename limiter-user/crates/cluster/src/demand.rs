@@ -29,8 +29,8 @@ const PAUSES: f64 = 1.5;
 /// keeps to its limit, and what it does not use comes back when it is known.
 pub const GUESS: Share = Share::from_units(1 << 31);
 /// A bucket that is younger tells what its source sends by itself.
-// As long as a grant: counts of a longer time say little of the present.
-const YOUNG: Duration = Duration::from_millis(500);
+// As long as a look: to go through a table of many buckets may take most of that.
+const YOUNG: Duration = MAX_INTERVAL;
 /// The least age that a rate is told from, whatever the bucket says.
 // A rate over no time would be without a bound.
 const MIN_AGE: Duration = Duration::from_millis(10);

@@ -65,11 +65,20 @@ struct Tracked {
     busy: Moment,
     /// For how long it is tracked from then on: what it has used of its limit comes back at its share.
     life: Duration,
+    /// It pauses: until it is given up, its share is kept.
+    keeps: bool,
     /// The look that it was there at, and when that was.
     turn: u64,
     looked: Moment,
     /// The how manyth source it is.
     number: u64,
+}
+
+impl Tracked {
+    /// What is wanted for it when it sends so much of its limit.
+    fn wanted(&self, part: Share, limit: &Limit, bounds: Bounds) -> Share {
+        if self.keeps { part.max(kept(limit, self.life, bounds)) } else { part }
+    }
 }
 
 /// What a source sends.
@@ -130,15 +139,16 @@ fn life_of(limit: &Limit) -> Duration {
     Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
 }
 
-/// What is wanted for a source that sends nothing at present while it is tracked longer than others: enough for its
-/// bucket to fill, a packet at least.
-fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
-    // Its bucket is full again before the source is given up, so there is nothing to keep.
+/// What is wanted at least for a source whose share is kept: its bucket fills by that while it sends less. Where it
+/// is tracked longer than others, a packet at least.
+fn kept(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
+    // More than what is nobody's concern. Where nobody else wants any, that brings the whole limit.
+    let little = bounds.least().times(2, 1);
     if life <= IDLE {
-        return Share::NONE;
+        return little;
     }
     let packets = packets_a_second(&limit.tier()) * life.as_secs_f64();
-    Share::from_part(1.0 / packets.max(1.0)).max(bounds.least().times(2, 1))
+    Share::from_part(1.0 / packets.max(1.0)).max(little)
 }
 
 /// All of them.
@@ -371,12 +381,17 @@ impl Sources {
         {
             // Whoever sends nothing is not limited, whatever became of its last packet.
             tracked.limited = sends && (drops || bucket.limited);
-            if part >= bounds.least() || tracked.limited {
+            let matters = part >= bounds.least() || tracked.limited;
+            if matters {
                 tracked.busy = now;
             }
             // The limit may have changed since the last look.
             tracked.life = life_of(&member.limit);
-            let part = part.max(wanted(&member.limit, tracked.life, bounds));
+            // What is told of a pause falls by chance, look by look. Who has stopped leaves its share to others, unless
+            // its bucket takes long to fill.
+            let pauses = !part.is_none() && (matters || tracked.keeps);
+            tracked.keeps = pauses || tracked.life > IDLE;
+            let part = tracked.wanted(part, &member.limit, bounds);
             let (limited, target) = (tracked.limited, whose(member));
             seen.demands.push(Demand { key, part, limited, target });
         }
@@ -451,12 +466,14 @@ impl Sources {
             return;
         }
         let life = life_of(&member.limit);
-        let part = part.max(wanted(&member.limit, life, bounds));
+        let keeps = life > IDLE || part >= bounds.least();
         let (limited, turn) = (bucket.limited, self.turn);
         self.number += 1;
         let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
         let (busy, looked) = (now, now);
-        let tracked = Tracked { bucket: at, tag, gauge, limited, busy, life, turn, looked, number };
+        let tracked =
+            Tracked { bucket: at, tag, gauge, limited, busy, life, keeps, turn, looked, number };
+        let part = tracked.wanted(part, &member.limit, bounds);
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
         // Without a part there is nothing to ask for yet.

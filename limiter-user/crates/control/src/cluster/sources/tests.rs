@@ -176,6 +176,26 @@ fn who_has_long_been_silent_makes_room() {
 }
 
 #[test]
+fn the_share_of_a_source_that_pauses_is_kept_for_as_long_as_it_is_tracked() {
+    // Found late: its only packet tells little, and each silent look after it less.
+    let mut new = member(0, "192.0.2.1/32", 9_650);
+    new.limit = Limit::new(Target::DEFAULT, "20pps".parse().unwrap(), None).unwrap();
+    let mut world = World::new(vec![new]);
+    world.look(0);
+    world.send(0, 1, 0);
+    let mut parts = Vec::new();
+    let over = (0..60).find_map(|_| {
+        world.now += 100;
+        let bounds = Bounds { slowest: 20.0, ..bounds() };
+        let seen = world.sources.look(&world.fake, Moment(world.now * MS), &[], bounds);
+        parts.extend(seen.demands.iter().map(|demand| demand.part));
+        (!seen.over.is_empty()).then_some(world.now)
+    });
+    assert!(over.is_some_and(|over| over >= 13_000), "{over:?} {parts:?}");
+    assert!(parts.len() > 2 && parts.iter().all(|part| *part >= bounds().floor), "{parts:?}");
+}
+
+#[test]
 fn a_source_that_is_limited_is_noticed_at_once() {
     let mut world = World::new(vec![member(0, "192.0.2.1/32", 9_990)]);
     world.send(0, 10, 30);
