@@ -203,6 +203,28 @@ impl Hosts {
         self.daemons[host].cli().run(&["status"]).json["cluster"].clone()
     }
 
+    /// What a host tells of all hosts.
+    #[must_use]
+    pub fn peers(&self, host: usize) -> Value {
+        self.daemons[host].cli().run(&["peers"]).json
+    }
+
+    /// Datagrams that came to a host when there was no room for them in its socket.
+    ///
+    /// # Panics
+    /// If the kernel does not count them.
+    #[must_use]
+    pub fn no_room(&self, host: usize) -> u64 {
+        let counts =
+            self.fleet.hosts[host].receiver.command(&tools::CAT).arg("/proc/net/snmp").output();
+        let text = String::from_utf8(counts.expect("counts").stdout).expect("text");
+        let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+        let names = lines.next().into_iter().flat_map(str::split_whitespace);
+        let values = lines.next().into_iter().flat_map(str::split_whitespace);
+        let found = names.zip(values).find(|(name, _)| *name == "RcvbufErrors");
+        found.and_then(|(_, value)| value.parse().ok()).expect("RcvbufErrors")
+    }
+
     /// The home share of a host, as a part of the whole.
     #[must_use]
     pub fn home(&self, host: usize) -> f64 {

@@ -1,7 +1,8 @@
 //! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get, and
-//! what hosts get of a flood that moves, whether grants are renewed in time, or run twenty daemons.
+//! what hosts get of a flood that moves or of many sources, whether grants are renewed in time, or run twenty daemons.
 //! `cargo xtask test` runs them one at a time.
 
+mod cluster_crowd;
 mod cluster_total;
 mod cluster_twenty;
 mod cpus;
