@@ -1,6 +1,6 @@
-//! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get, and
-//! what hosts get of a flood that moves or of many sources, whether grants are renewed in time, or run twenty daemons.
-//! `cargo xtask test` runs them one at a time.
+//! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get, what
+//! hosts get of a flood that moves or of many sources, what a flood costs a proxy, whether grants are renewed in time,
+//! or run twenty daemons. `cargo xtask test` runs them one at a time.
 
 mod cluster_crowd;
 mod cluster_total;
@@ -10,4 +10,5 @@ mod flood;
 mod grants;
 mod groups;
 mod limits;
+mod push_down;
 mod shares;

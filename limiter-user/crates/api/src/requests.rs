@@ -172,6 +172,9 @@ pub struct ListQuery {
     /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
     /// refused.
     pub yes: bool,
+    /// Whether a program asks for denials, and no operator: each address stands for its source. Who is allowed or
+    /// manages the host is refused, and entries that last long enough stay as they are.
+    pub automatic: bool,
     /// As [`ChangeQuery::dry_run`].
     pub dry_run: bool,
     /// As [`ChangeQuery::confirm_ms`].

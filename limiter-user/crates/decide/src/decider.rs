@@ -56,6 +56,8 @@ pub struct Status {
     pub reset: Option<Duration>,
     /// Whether the key has no state, as the table is full of others.
     pub untracked: bool,
+    /// Whether it asks so far above its limit that the kernel is to deny its address.
+    pub pushes_down: bool,
 }
 
 /// What is decided.
@@ -161,6 +163,19 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
         status.remaining = standing.remaining;
         status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
         status.untracked = !standing.tracked;
+        if let Some(push_down) = status.rule.as_ref().and_then(|rule| rule.push_down)
+            && status.over
+        {
+            let key = subject.key.of_denied(store.table.secret());
+            // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
+            let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
+            let ask = |act| store.ask(key, &push_down.above, act, cost, now);
+            status.pushes_down = !ask(Act::Take).admitted;
+            if status.pushes_down {
+                // Not with each request from now on: whoever is denied may take a moment.
+                ask(Act::Reset);
+            }
+        }
     }
     for status in &statuses {
         if let Some(rule) = &status.rule {

@@ -44,6 +44,17 @@ impl Secret {
     }
 }
 
+impl KeyHash {
+    /// The key of what was denied of this one.
+    #[must_use]
+    pub fn of_denied(self, secret: Secret) -> Self {
+        let mut hasher = secret.begin(Space::Denied);
+        hasher.part(&self.high.to_ne_bytes());
+        hasher.part(&self.low.to_ne_bytes());
+        hasher.finish()
+    }
+}
+
 /// Where a key comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -52,6 +63,8 @@ pub enum Space {
     Descriptor = 1,
     /// A key that comes with its limit.
     Named = 2,
+    /// What was denied of another key.
+    Denied = 3,
 }
 
 /// The hash of a key in parts.

@@ -246,3 +246,44 @@ fn each_algorithm_keeps_its_bound_in_each_unit() {
         }
     }
 }
+
+#[test]
+fn who_keeps_asking_far_above_its_limit_is_to_be_denied_by_the_kernel() {
+    let mut server = Server::new(
+        "
+domain: rl
+descriptors:
+  - key: route
+    descriptors:
+      - key: remote_address
+        rate_limit: { unit: second, requests_per_unit: 4, push_down: { factor: 5, for: 10m } }
+  - key: remote_address
+    shadow_mode: true
+    rate_limit: { unit: second, requests_per_unit: 4, push_down: { factor: 5, for: 10m } }
+",
+    );
+    let entries = |address| [("route", "api"), ("remote_address", address)];
+    let pushes = |server: &Server, address, cost| {
+        let entries = entries(address);
+        server.ask(&[Item { cost, ..item(&entries) }]).statuses[0].pushes_down
+    };
+    // 4 pass, 16 more are denied, and then it is five times the limit.
+    let first: Vec<bool> = (0..21).map(|_| pushes(&server, "192.0.2.1", 1)).collect();
+    assert_eq!(first.iter().position(|pushes| *pushes), Some(20), "{first:?}");
+    // It begins anew: the kernel is not told with each request.
+    assert_eq!((0..16).filter(|_| pushes(&server, "192.0.2.1", 1)).count(), 0);
+    assert!(pushes(&server, "192.0.2.1", 1));
+    // A single request is not far above, whatever it costs; five of them are.
+    assert_eq!(
+        [1000; 5].map(|cost| pushes(&server, "192.0.2.2", cost)),
+        [false, false, false, false, true]
+    );
+    // Who asks four times as much as it may, for ever, is denied that, and no more.
+    for _ in 0..100 {
+        assert_eq!((0..16).filter(|_| pushes(&server, "192.0.2.3", 1)).count(), 0);
+        server.wait(1);
+    }
+    // A shadow only counts.
+    let shadow = [("remote_address", "192.0.2.4")];
+    assert!((0..100).all(|_| !server.ask(&[item(&shadow)]).statuses[0].pushes_down));
+}

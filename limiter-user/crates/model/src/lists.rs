@@ -1,6 +1,6 @@
 //! The allow and deny lists: sources that are let through or dropped whatever they send.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::invalid::Invalid;
 use super::scope::Reach;
-use super::target::{Selector, TargetError, prefixes_of, short_prefix};
+use super::target::{Selector, TargetError, prefixes_of, short_prefix, source_of};
 
 mod entries;
 
@@ -274,6 +274,20 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
     Ok(targets)
 }
 
+/// Reads addresses, with white space between them: the sources that they are of.
+///
+/// # Errors
+/// The first one that is no address.
+pub fn read_sources(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
+    let source = |word: &str| match word.parse() {
+        Ok(address) => Ok(source_of(address, v4, v6)),
+        Err(_) => Err(Invalid::new(format!("{word:?} is no IP address"))),
+    };
+    // Two addresses may be of one source.
+    let all: BTreeSet<IpNet> = text.split_whitespace().map(source).collect::<Result<_, _>>()?;
+    Ok(all.into_iter().collect())
+}
+
 /// Reads what an entry can be for: an address or a prefix, but not `default`.
 ///
 /// # Errors
@@ -308,6 +322,16 @@ mod tests {
 
     fn listing(action: Action) -> Listing {
         Listing::new(action, None, None).unwrap()
+    }
+
+    #[test]
+    fn addresses_of_a_program_stand_for_their_sources() {
+        let read = |text| {
+            read_sources(text, (32, 64)).map(|all| all.iter().map(short_prefix).collect::<Vec<_>>())
+        };
+        let sources = read("192.0.2.1\n2001:db8::1 2001:db8::2").unwrap();
+        assert_eq!(sources, ["192.0.2.1", "2001:db8::/64"]);
+        assert!(read("192.0.2.0/24").is_err() && read("nobody").is_err());
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! `cargo xtask fuzz` runs these for longer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use decide::rules::{Rules, Tallies};
 use prost::Message as _;
 use tempfile::TempDir;
 
+use crate::push_down::PushDowns;
 use crate::resp::tests::talk;
 use crate::rlqs::UsageReports;
 use crate::rls::{self, RateLimitRequest};
@@ -92,13 +94,13 @@ fn fuzz(samples: &[Vec<u8>], mut take: impl FnMut(&[u8])) {
     assert!(more < MORE_MEMORY, "{more} KiB");
 }
 
-fn service() -> (TempDir, std::sync::Arc<Service>) {
+fn service() -> (TempDir, Arc<Service>) {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     let place = Place { folder: folder.path().join("state"), keys: 1_000, side_keys: 10 };
-    let service = Service::open(&place, vec![rules]).unwrap();
-    (folder, std::sync::Arc::new(service))
+    let service = Service::open(&place, vec![rules], PushDowns::off(Arc::default())).unwrap();
+    (folder, Arc::new(service))
 }
 
 /// A message with a field of text each: keys, values, lengths.

@@ -1,6 +1,7 @@
 //! HTTP: `/v1/decide` for anybody who can send a request, as a proxy for `forward_auth` does, and `/json` for those who
 //! speak the messages of `envoyproxy/ratelimit`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use tokio::time::timeout;
 
 use crate::latency::Face;
 use crate::metrics;
+use crate::push_down::Proxies;
 use crate::rls;
 use crate::service::Service;
 
@@ -38,6 +40,9 @@ const MAX_ITEMS: usize = 64;
 
 /// The longest key, bytes.
 const MAX_KEY: usize = 8 * 1024;
+
+/// The header in which proxies tell who asks.
+const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// What the answer is that is no.
 const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -204,11 +209,12 @@ fn answer(
     if asks.len() > MAX_ITEMS {
         return Err(Problem::new(format!("{MAX_ITEMS} items at most")));
     }
-    let keys = asks.iter().map(|ask| ask.key(headers)).collect::<Result<Vec<_>, _>>()?;
+    let proxies = service.push_downs.trusted();
+    let keys = asks.iter().map(|ask| ask.key(headers, proxies)).collect::<Result<Vec<_>, _>>()?;
     let entries: Vec<[Entry<'_>; 1]> = asks
         .iter()
         .zip(&keys)
-        .map(|(ask, key)| [(ask.rule.as_deref().unwrap_or_default(), *key)])
+        .map(|(ask, key)| [(ask.rule.as_deref().unwrap_or_default(), &**key)])
         .collect();
     let items = asks.iter().zip(&entries).map(|(ask, entries)| ask.item(entries));
     let items = items.collect::<Result<Vec<_>, _>>()?;
@@ -222,12 +228,23 @@ fn answer(
 }
 
 impl Ask {
-    fn key<'a>(&'a self, headers: &'a HeaderMap) -> Result<&'a str, Problem> {
-        let key = match (&self.key, &self.key_from) {
-            (Some(key), None) => key,
+    fn key<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        proxies: &Proxies,
+    ) -> Result<Cow<'a, str>, Problem> {
+        let key: Cow<'_, str> = match (&self.key, &self.key_from) {
+            (Some(key), None) => key.into(),
+            (None, Some(name)) if name.eq_ignore_ascii_case(FORWARDED_FOR) => {
+                let lines = headers.get_all(FORWARDED_FOR).iter();
+                let client = proxies.client(lines.map(|line| line.to_str().unwrap_or_default()));
+                let problem = || Problem::new("no address of a client in X-Forwarded-For");
+                client.ok_or_else(problem)?.to_string().into()
+            }
             (None, Some(name)) => {
                 let value = headers.get(name).and_then(|value| value.to_str().ok());
-                value.ok_or_else(|| Problem::new(format!("no header {name} in the request")))?
+                let problem = || Problem::new(format!("no header {name} in the request"));
+                value.ok_or_else(problem)?.into()
             }
             _ => return Err(Problem::new("give key, or key_from with the name of a header")),
         };
@@ -426,7 +443,9 @@ async fn rules(State(service): State<Arc<Service>>) -> Json<Value> {
         let limit = rule.terms.map(|terms| {
             json!({ "requests": terms.limit.requests, "period_s": terms.limit.window.as_secs() })
         });
-        json!({ "rule": rule.path, "name": rule.name, "limit": limit, "shadow": rule.shadow, "quota": rule.quota })
+        let push_down_s = rule.push_down.map(|push_down| push_down.span.as_secs());
+        json!({ "rule": rule.path, "name": rule.name, "limit": limit, "shadow": rule.shadow, "quota": rule.quota,
+            "push_down_s": push_down_s })
     });
     Json(json!({ "rules": rules.collect::<Vec<_>>() }))
 }

@@ -12,6 +12,7 @@ mod latency;
 mod memory;
 mod metrics;
 mod options;
+mod push_down;
 mod quotas;
 mod resp;
 mod rlqs;
@@ -43,6 +44,7 @@ use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
 use options::{Address, Options};
+use push_down::{Proxies, PushDowns};
 use service::Service;
 
 /// How long connections may go on when this ends.
@@ -78,18 +80,27 @@ pub fn main() -> u8 {
 /// Reads the rules, and tells how many there are.
 fn check(options: &Options) -> Result<(), Failure> {
     options.check_access()?;
-    let rules = service::read_rules(&options.rules, &mut decide::rules::Tallies::default())?;
+    let mut tallies = decide::rules::Tallies::default();
+    let rules = service::read_rules(&options.rules, options.daemon.is_some(), &mut tallies)?;
     println!("{} rules are fine", rules.all().len());
     Ok(())
 }
 
 fn run(options: Options) -> Result<(), Failure> {
     options.check_access()?;
-    let service = Arc::new(Service::open(&options.place(), options.rules.clone())?);
     let failed = |error: io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(serve(&options, service))
+    let proxies = Proxies::new(options.trusted_proxies.clone(), options.forwarded_depth);
+    let proxies = Arc::new(proxies);
+    runtime.block_on(async {
+        let push_downs = match &options.daemon {
+            None => PushDowns::off(proxies),
+            Some(socket) => PushDowns::start(socket, proxies),
+        };
+        let service = Service::open(&options.place(), options.rules.clone(), push_downs)?;
+        serve(&options, Arc::new(service)).await
+    })
 }
 
 /// What all faces are served with.

@@ -53,6 +53,13 @@ impl Collector for Page {
             let mut family = latencies.encode_family(&labels)?;
             family.encode_histogram::<NoLabelSet>(sum, count, &classes, None)?;
         }
+        let help = "Addresses far above their limit: denied by the kernel, spared, refused by the daemon, lost";
+        let mut push_downs = to.encode_descriptor("push_downs", help, None, MetricType::Counter)?;
+        for (result, count) in service.push_downs.counts().all() {
+            let labels = [("result", result)];
+            let mut family = push_downs.encode_family(&labels)?;
+            family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
         let table = &service.store().table;
         let (keys, counts) = (table.keys(), table.counts());
         let help = "Keys with a bucket, also those that are as good as new";

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use api::error::{Failure, exit};
 use clap::Parser;
+use ipnet::IpNet;
+use model::lists::parse_target;
 
 use crate::service::Place;
 
@@ -91,6 +93,25 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1_000, env = "LIMITER_SERVE_CONNECTIONS",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) connections: u32,
+
+    /// The socket of the daemon that denies, in the kernel, whom rules with push_down name
+    #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
+    pub(crate) daemon: Option<PathBuf>,
+
+    /// Addresses of proxies: they are never denied, and X-Forwarded-For is believed that comes from them
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        env = "LIMITER_SERVE_TRUSTED_PROXIES",
+        value_delimiter = ',',
+        value_parser = parse_target
+    )]
+    pub(crate) trusted_proxies: Vec<IpNet>,
+
+    /// Which address of X-Forwarded-For may be the client's, from the last one
+    #[arg(long, value_name = "N", default_value_t = 1, env = "LIMITER_SERVE_FORWARDED_DEPTH",
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) forwarded_depth: u32,
 
     /// Answer Envoy with RateLimit-Limit, -Remaining and -Reset for its clients
     #[arg(long, env = "LIMITER_SERVE_RESPONSE_HEADERS")]

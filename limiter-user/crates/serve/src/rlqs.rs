@@ -300,6 +300,7 @@ pub(crate) fn take(service: &Arc<Service>, reports: UsageReports) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::push_down::PushDowns;
     use crate::service::Place;
 
     fn rules(more: &str, requests: u32) -> String {
@@ -321,7 +322,9 @@ mod tests {
         let file = folder.path().join("rules.yaml");
         std::fs::write(&file, rules("", 100)).unwrap();
         let place = Place { folder: folder.path().join("state"), keys: 1_000, side_keys: 0 };
-        let service = Arc::new(Service::open(&place, vec![file.clone()]).unwrap());
+        let service = Arc::new(
+            Service::open(&place, vec![file.clone()], PushDowns::off(Arc::default())).unwrap(),
+        );
         let buckets = HashMap::new();
         let mut proxy =
             Proxy { service: Arc::clone(&service), id: 0, domain: String::new(), buckets };
@@ -349,7 +352,8 @@ mod tests {
     fn nonsense_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { folder: folder.path().to_owned(), keys: 1_000, side_keys: 0 };
-        let service = Arc::new(Service::open(&place, Vec::new()).unwrap());
+        let service =
+            Arc::new(Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap());
         let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };
         assert!(proxy.report(UsageReports { domain: String::new(), ..report(1) }).is_err());
         let many = vec![report(1).bucket_quota_usages.remove(0); MAX_BUCKETS + 1];

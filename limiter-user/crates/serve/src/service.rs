@@ -18,6 +18,7 @@ use model::{Explain, Fault};
 use crate::clock::Clock;
 use crate::latency::Latencies;
 use crate::memory::{Folder, MemoryError, Words};
+use crate::push_down::PushDowns;
 use crate::quotas::Quotas;
 
 /// What all faces ask.
@@ -28,6 +29,8 @@ pub(crate) struct Service {
     rules: RwLock<Arc<Rules>>,
     tallies: Mutex<Tallies>,
     files: Vec<PathBuf>,
+    /// Takes whom the kernel is to deny.
+    pub(crate) push_downs: PushDowns,
     /// When this process began.
     pub(crate) since: Ticks,
     /// The limits that proxies keep parts of.
@@ -75,6 +78,9 @@ pub(crate) enum ServiceError {
     /// A rule is wrong.
     #[error(transparent)]
     Rules(#[from] RuleError),
+    /// A rule that needs the daemon.
+    #[error("{0} has push_down, and no daemon is known")]
+    NoDaemon(String),
 }
 
 impl Explain for ServiceError {
@@ -94,16 +100,21 @@ impl Explain for ServiceError {
                 path.display()
             )),
             Self::Read { .. } => Some("give files, or folders with .yaml files".into()),
+            Self::NoDaemon(_) => Some("give --daemon with the daemon's socket".into()),
             Self::Random | Self::Rules(_) => None,
         }
     }
 }
 
-/// Reads rules from files, and from all `.yaml` and `.yml` files of folders.
+/// Reads rules from files, and from all `.yaml` and `.yml` files of folders. Only with a daemon some may push down.
 ///
 /// # Errors
 /// If one of them cannot be read, or a rule is wrong.
-pub(crate) fn read_rules(paths: &[PathBuf], tallies: &mut Tallies) -> Result<Rules, ServiceError> {
+pub(crate) fn read_rules(
+    paths: &[PathBuf],
+    has_daemon: bool,
+    tallies: &mut Tallies,
+) -> Result<Rules, ServiceError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| ServiceError::Read { path, source }
@@ -129,7 +140,12 @@ pub(crate) fn read_rules(paths: &[PathBuf], tallies: &mut Tallies) -> Result<Rul
         texts.push((path.display().to_string(), text));
     }
     let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-    Ok(Rules::read(texts, tallies)?)
+    let rules = Rules::read(texts, tallies)?;
+    let pushes_down = rules.all().iter().find(|rule| rule.push_down.is_some());
+    match pushes_down.filter(|_| !has_daemon) {
+        Some(rule) => Err(ServiceError::NoDaemon(rule.path.clone())),
+        None => Ok(rules),
+    }
 }
 
 /// What the key table's file is called, and that of the other one.
@@ -172,9 +188,13 @@ impl Service {
     ///
     /// # Errors
     /// If one of them cannot be used.
-    pub(crate) fn open(place: &Place, files: Vec<PathBuf>) -> Result<Self, ServiceError> {
+    pub(crate) fn open(
+        place: &Place,
+        files: Vec<PathBuf>,
+        push_downs: PushDowns,
+    ) -> Result<Self, ServiceError> {
         let mut tallies = Tallies::default();
-        let rules = read_rules(&files, &mut tallies)?;
+        let rules = read_rules(&files, push_downs.is_on(), &mut tallies)?;
         let folder = Folder::open(&place.folder)?;
         let table = open_table(&folder, place.keys)?;
         let side = match place.side_keys {
@@ -193,6 +213,7 @@ impl Service {
             rules: RwLock::new(Arc::new(rules)),
             tallies: Mutex::new(tallies),
             files,
+            push_downs,
             named: Tally::default(),
             latencies: Latencies::default(),
         })
@@ -220,7 +241,7 @@ impl Service {
     /// If a file cannot be read, or a rule is wrong.
     pub(crate) fn reload(&self) -> Result<usize, ServiceError> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = read_rules(&self.files, &mut tallies)?;
+        let rules = read_rules(&self.files, self.push_downs.is_on(), &mut tallies)?;
         let count = rules.all().len();
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         Ok(count)
@@ -232,9 +253,13 @@ impl Service {
     /// If there is nothing to decide, or it brings an impossible limit.
     pub(crate) fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
         let decision = decide(&self.store, &self.rules(), items, self.now())?;
-        for status in &decision.statuses {
-            if status.rule.is_none() && status.terms.is_some() {
-                self.named.count(status.over, false, status.untracked);
+        for (item, status) in items.iter().zip(&decision.statuses) {
+            match &status.rule {
+                None if status.terms.is_some() => {
+                    self.named.count(status.over, false, status.untracked);
+                }
+                Some(rule) if status.pushes_down => self.push_downs.push(item, rule),
+                _ => {}
             }
         }
         Ok(decision)
@@ -272,9 +297,13 @@ mod tests {
         let take = |service: &Service| {
             service.ask(b"k", &limit, Act::Take, 1, service.now()).unwrap().admitted
         };
-        assert!(take(&Service::open(&place(100), Vec::new()).unwrap()));
+        let open = |keys| {
+            let push_downs = PushDowns::off(Arc::default());
+            Service::open(&place(keys), Vec::new(), push_downs).unwrap()
+        };
+        assert!(take(&open(100)));
         let left = Folder::open(home.path()).unwrap().file("keys-new");
         fs::write(left, [7; 4_096]).unwrap();
-        assert!(!take(&Service::open(&place(10_000), Vec::new()).unwrap()));
+        assert!(!take(&open(10_000)));
     }
 }

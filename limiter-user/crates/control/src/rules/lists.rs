@@ -26,6 +26,43 @@ pub fn list(rules: &Rules, action: Action) -> ListReport {
     }
 }
 
+/// Denies sources as a program asks, and no operator: all of them, or none. Entries that last long enough stay as they
+/// are.
+///
+/// # Errors
+/// If an operator has said that one passes, or as [`add`].
+pub fn deny_sources(
+    rules: &mut Rules,
+    sources: &[IpNet],
+    listing: &Listing,
+    how: &ChangeOptions,
+) -> Result<ListChanged, Failure> {
+    let mut new = Vec::with_capacity(sources.len());
+    for source in sources {
+        let known = find(rules.listed(), *source).map(|(_, known)| known);
+        // A longer prefix would win over what contains it.
+        if known.is_some_and(|known| known.action == Action::Allow) {
+            return Err(Failure::new(exit::NEGATIVE, format!("{source} is on the allow list")));
+        }
+        if rules.management.covering(source.addr()).is_some() {
+            let text = format!("{source} is a management address");
+            return Err(Failure::new(exit::NEGATIVE, text));
+        }
+        // For half of the time at least: each change costs a write, and is told.
+        let lasts = |until: u32| {
+            let left = |until: u32| until.saturating_sub(listing.added);
+            listing.until.is_some_and(|end| left(until) >= left(end) / 2)
+        };
+        if known.is_none_or(|known| known.until.is_some_and(|until| !lasts(until))) {
+            new.push(*source);
+        }
+    }
+    if new.is_empty() {
+        return Ok(ListChanged { done: ListDone::Added, ..ListChanged::nothing(Action::Deny) });
+    }
+    add(rules, &new, listing, how)
+}
+
 /// Adds entries: all of them, or none.
 ///
 /// # Errors

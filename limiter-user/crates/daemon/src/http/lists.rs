@@ -3,12 +3,12 @@
 use axum::extract::{Path, Query, State};
 
 use super::answer::{Answer, Parsed, Refusal, answer, change};
-use api::error::Failure;
+use api::error::{Failure, exit};
 use api::requests::{ChangeQuery, ClearQuery, ListQuery};
 use api::{ListChanged, ListReport};
 use control::Host;
 use control::rules::lists;
-use model::lists::{Action, Listing, read};
+use model::lists::{Action, Listing, read, read_sources};
 
 pub(super) async fn list(
     State(host): State<Host>,
@@ -23,13 +23,21 @@ pub(super) async fn add(
     Parsed(Query(query)): Parsed<Query<ListQuery>>,
     Parsed(targets): Parsed<String>,
 ) -> Answer<ListChanged> {
-    let how = query.how();
+    let (how, automatic) = (query.how(), query.automatic);
     let listing = Listing::new(action, query.ttl(), query.reason)
         .and_then(|listing| listing.scoped(query.scope))
         .map_err(Failure::from)?;
+    if automatic && action != Action::Deny {
+        return Err(Failure::new(exit::USAGE, "only denials are automatic").into());
+    }
     // Before the core is locked: there may be very many.
+    let read = if automatic { read_sources } else { read };
     let targets = read(&targets, prefixes(&host).await?).map_err(Failure::from)?;
-    change(&host, move |core| lists::add(&mut core.rules, &targets, &listing, &how)).await
+    change(&host, move |core| {
+        let add = if automatic { lists::deny_sources } else { lists::add };
+        add(&mut core.rules, &targets, &listing, &how)
+    })
+    .await
 }
 
 pub(super) async fn remove(

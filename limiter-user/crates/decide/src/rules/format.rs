@@ -57,6 +57,15 @@ pub(super) struct RateLimit {
     pub(super) algorithm: Choice,
     pub(super) burst: Option<u32>,
     pub(super) granularity: Option<u32>,
+    pub(super) push_down: Option<PushDown>,
+}
+
+/// When an address is to be denied by the kernel, and for how long.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PushDown {
+    pub(super) factor: u32,
+    pub(super) r#for: String,
 }
 
 /// The name of a limit that does not hold where this one does.

@@ -7,6 +7,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -90,9 +91,23 @@ pub struct Rule {
     pub quota: bool,
     /// What is told with a descriptor that passes.
     pub metadata: Map<String, Value>,
+    /// When the address of a descriptor is to be denied by the kernel.
+    pub push_down: Option<PushDown>,
     /// What was decided by it.
     pub tally: Arc<Tally>,
 }
+
+/// When an address is to be denied by the kernel, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PushDown {
+    /// The limit of what is denied: above it, the address is.
+    pub above: Meter,
+    /// For how long, 1 s to 30 days.
+    pub span: Duration,
+}
+
+/// The entry of a descriptor that is the address of who asks, as Envoy names it.
+pub const ADDRESS: &str = "remote_address";
 
 /// A limit as answers tell it, and what decides by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,7 +176,22 @@ pub enum Problem {
     /// A limit that cannot be kept.
     #[error("{0}: {1}")]
     Limit(String, LimitError),
+    /// A denial of whoever it is.
+    #[error("{0} has push_down, which is for descriptors with {ADDRESS}")]
+    NoAddress(String),
+    /// A denial of who has no limit.
+    #[error("{0} is unlimited and has push_down: leave one of them out")]
+    PushDownOfUnlimited(String),
+    /// A factor that denies who keeps to the limit, or nobody.
+    #[error("push_down of {0} has factor {1}: give 2 to {MAX_FACTOR}")]
+    Factor(String, u32),
+    /// A time that is none.
+    #[error("push_down of {0} is for {1:?}: give 1s to 30d")]
+    For(String, String),
 }
+
+/// The largest factor of a push down.
+const MAX_FACTOR: u32 = 10_000;
 
 /// What a descriptor has in a request: key and value.
 pub type Entry<'a> = (&'a str, &'a str);
@@ -205,7 +235,7 @@ impl Rules {
         }
         let mut root = Node::default();
         let mut filling = Filling { all: &mut self.all, tallies };
-        filling.fill(&mut root, &file.domain, file.descriptors.unwrap_or_default())?;
+        filling.fill(&mut root, &file.domain, false, file.descriptors.unwrap_or_default())?;
         self.domains.insert(file.domain, root);
         Ok(())
     }
@@ -277,6 +307,7 @@ impl Filling<'_> {
         &mut self,
         node: &mut Node,
         path: &str,
+        has_address: bool,
         descriptors: Vec<Descriptor>,
     ) -> Result<(), Fault> {
         for descriptor in descriptors {
@@ -288,6 +319,7 @@ impl Filling<'_> {
             let value = descriptor.value.as_deref().filter(|value| !value.is_empty());
             let name = value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"));
             let path = format!("{path}.{name}");
+            let has_address = has_address || key == ADDRESS;
             let fail = |problem: fn(String) -> Problem| Err((line, problem(path.clone())));
             if node.next.contains_key(&name) {
                 return fail(Problem::DuplicateKey);
@@ -306,10 +338,13 @@ impl Filling<'_> {
                 let tally = Arc::clone(self.tallies.0.entry(path.clone()).or_default());
                 let rule = rule(&path, &descriptor, limit, tally);
                 let rule = Arc::new(rule.map_err(|problem| (line, problem))?);
+                if rule.push_down.is_some() && !has_address {
+                    return fail(Problem::NoAddress);
+                }
                 self.all.push(Arc::clone(&rule));
                 next.rule = Some(rule);
             }
-            self.fill(&mut next, &path, descriptor.descriptors.unwrap_or_default())?;
+            self.fill(&mut next, &path, has_address, descriptor.descriptors.unwrap_or_default())?;
             node.next.insert(name, next);
         }
         Ok(())
@@ -376,16 +411,38 @@ fn rule(
             Some(terms.map_err(|error| Problem::Limit(path.to_owned(), error))?)
         }
     };
+    let push_down = match (&limit.push_down, &terms) {
+        (None, _) => None,
+        (Some(_), None) => return Err(Problem::PushDownOfUnlimited(path.to_owned())),
+        (Some(push_down), Some(terms)) => Some(PushDown::new(path, push_down, terms)?),
+    };
     Ok(Rule {
         path: path.to_owned(),
         name,
         replaces,
+        push_down,
         terms,
         shadow: descriptor.shadow_mode,
         quota: descriptor.quota_mode,
         metadata: descriptor.metadata.clone().unwrap_or_default(),
         tally,
     })
+}
+
+impl PushDown {
+    fn new(path: &str, written: &format::PushDown, terms: &Terms) -> Result<Self, Problem> {
+        const MAX_SPAN: Duration = Duration::from_secs(30 * 86_400);
+        if !(2..=MAX_FACTOR).contains(&written.factor) {
+            return Err(Problem::Factor(path.to_owned(), written.factor));
+        }
+        let span = humantime::parse_duration(&written.r#for).ok();
+        let span = span.filter(|span| (Duration::from_secs(1)..=MAX_SPAN).contains(span));
+        let span = span.ok_or_else(|| Problem::For(path.to_owned(), written.r#for.clone()))?;
+        // What is denied is what is above the limit. Of a limit of nothing all is: one more than that counts.
+        let requests = terms.limit.requests.max(1).saturating_mul(u64::from(written.factor) - 1);
+        let above = Meter::new(&Limit::new(requests, terms.limit.window));
+        Ok(Self { above: above.map_err(|error| Problem::Limit(path.to_owned(), error))?, span })
+    }
 }
 
 /// The first line of what the parser says, without the text around it.

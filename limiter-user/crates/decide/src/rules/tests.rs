@@ -13,6 +13,12 @@ fn path(rules: &Rules, entries: &[Entry<'_>]) -> Option<String> {
 #[test]
 fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
     let limit = "rate_limit: { unit: day, requests_per_unit: 5 }";
+    let pushing = |key, unit, factor, span| {
+        format!(
+            "domain: d\ndescriptors:\n  - key: {key}\n    rate_limit: {{ {unit}, requests_per_unit: 5, \
+             push_down: {{ factor: {factor}, for: {span} }} }}\n"
+        )
+    };
     let cases = [
         ("'''", "rules.yaml:1"),
         ("descriptors:\n", "no domain"),
@@ -46,6 +52,17 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
             "rules.yaml:4",
         ),
         ("domain: d\ndescriptors: [a, b]\n", "rules.yaml:2"),
+        (
+            &pushing("user", "unit: day", "2", "1m"),
+            "d.user has push_down, which is for descriptors with",
+        ),
+        (
+            &pushing("remote_address", "unlimited: true", "2", "1m"),
+            "is unlimited and has push_down",
+        ),
+        (&pushing("remote_address", "unit: day", "1", "1m"), "has factor 1: give 2 to 10000"),
+        (&pushing("remote_address", "unit: day", "2", "soon"), "is for \"soon\": give 1s to 30d"),
+        (&pushing("remote_address", "unit: day", "2", "60d"), "is for \"60d\": give 1s to 30d"),
         ("0.25: d\n", "rules.yaml:1"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { name: n, replaces: [{ name: }], unit: day, requests_per_unit: 5 }\n",

@@ -2,12 +2,13 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::push_down::PushDowns;
 use crate::service::Place;
 
 fn service() -> (TempDir, Service) {
     let folder = tempfile::tempdir().unwrap();
     let place = Place { folder: folder.path().to_owned(), keys: 1_000, side_keys: 0 };
-    let service = Service::open(&place, Vec::new()).unwrap();
+    let service = Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap();
     (folder, service)
 }
 

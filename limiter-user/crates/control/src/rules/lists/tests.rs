@@ -4,6 +4,7 @@ use super::*;
 use crate::fake::Fake;
 use crate::rules::{confirm, limits};
 use model::Limit;
+use model::management::Management;
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -136,4 +137,34 @@ fn a_session_is_warned_when_it_comes_to_be_shut_out() {
     remove(&mut core.rules, Action::Deny, &nets(&["192.0.2.0/24"]), &how).unwrap();
     let exempt = add(&mut core.rules, &nets(&["192.0.2.0/24"]), &deny, &how).unwrap();
     assert!(exempt.applied.warnings.is_empty());
+}
+
+#[test]
+fn a_program_denies_nobody_whom_an_operator_lets_pass_and_shortens_nothing() {
+    let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
+    let mut core = fake.core(&directory);
+    let rules = &mut core.rules;
+    let for_ = |seconds| {
+        let span = Some(Duration::from_secs(seconds));
+        Listing::new(Action::Deny, span, Some("rule web".into())).unwrap()
+    };
+    rules.management = Management::new(&nets(&["198.51.100.1/32"]), (32, 64));
+    add(rules, &nets(&["192.0.2.0/24"]), &listing(Action::Allow, "ours"), &now_()).unwrap();
+    add(rules, &nets(&["203.0.113.1/32"]), &listing(Action::Deny, "for good"), &now_()).unwrap();
+    for (source, why) in [
+        ("192.0.2.7/32", "192.0.2.7/32 is on the allow list"),
+        ("198.51.100.1/32", "198.51.100.1/32 is a management address"),
+    ] {
+        let both = nets(&["203.0.113.2/32", source]);
+        let refused = deny_sources(rules, &both, &for_(60), &now_()).unwrap_err();
+        assert_eq!((refused.code, refused.message.as_str()), (exit::NEGATIVE, why));
+    }
+    let mut deny = |source, seconds| {
+        deny_sources(rules, &nets(&[source]), &for_(seconds), &now_()).unwrap().changed
+    };
+    // What is for good stays so. Twice at once is one change, and one for longer is another.
+    assert_eq!(deny("203.0.113.1/32", 60), 0);
+    assert_eq!(["203.0.113.2/32"; 2].map(|source| deny(source, 60)), [1, 0]);
+    assert_eq!(deny("203.0.113.2/32", 600), 1);
+    assert_eq!(list(&core.rules, Action::Deny).entries.len(), 2);
 }
