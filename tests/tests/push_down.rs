@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a measurement takes.
 const SPAN: Duration = Duration::from_secs(3);
 /// How long a client waits for a connection.
-const PATIENCE: Duration = Duration::from_millis(250);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Where Envoy is asked, and where what is behind it answers.
 const HTTP: u16 = 10_000;
@@ -75,9 +75,9 @@ fn config() -> Value {
 fn ask(from: Ipv4Addr) -> Option<u16> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from((from, 0)).into()).expect("an address of this host");
-    socket.connect_timeout(&SocketAddr::from((RX_V4, HTTP)).into(), PATIENCE).ok()?;
+    socket.connect_timeout(&SocketAddr::from((RX_V4, HTTP)).into(), CONNECT_TIMEOUT).ok()?;
     let mut stream = std::net::TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+    stream.set_read_timeout(Some(CONNECT_TIMEOUT)).expect("a socket has a timeout");
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -90,7 +90,7 @@ fn keep_asking(from: Ipv4Addr, span: Duration, rate: Option<u32>) -> Vec<u16> {
     while begun.elapsed() < span {
         statuses.push(ask(from).unwrap_or(0));
         if let Some(rate) = rate {
-            let due = Duration::from_secs(1) / rate * u32::try_from(statuses.len()).unwrap();
+            let due = Duration::from_secs(1) / rate * statuses.len() as u32;
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
     }
