@@ -356,7 +356,7 @@ impl Host {
     /// Prints what the daemon has logged, and says where the console's log is.
     fn tell(&mut self) {
         let (name, console) = (self.guest.name().to_owned(), self.guest.console().to_owned());
-        let journal = "journalctl --no-pager --boot --lines 40 --unit limiter.service";
+        let journal = "journalctl --no-pager --boot --lines 60 --unit limiter.service --unit limiter-serve.service";
         match self.guest.run(journal) {
             Ok(output) => say(format_args!("{name}: $ {journal}\n{}", output.text.trim_end())),
             Err(error) => say(format_args!("{name}: no journal: {error:#}")),

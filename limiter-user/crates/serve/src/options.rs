@@ -80,7 +80,7 @@ pub(crate) struct Options {
     pub(crate) state_dir: PathBuf,
 
     /// Keys at once, 60 bytes each
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, env = "LIMITER_SERVE_KEYS",
+    #[arg(long, value_name = "N", default_value_t = 500_000, env = "LIMITER_SERVE_KEYS",
           value_parser = clap::value_parser!(u64).range(1..=150_000_000))]
     pub(crate) keys: u64,
 
