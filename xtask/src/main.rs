@@ -6,6 +6,7 @@
 
 mod bench;
 mod build;
+mod conformance;
 #[cfg(test)]
 mod cycle_tests;
 mod demo;
@@ -65,6 +66,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure the limiter beside its competitors, or its sketch, or its control plane
     Bench(bench::Args),
+    /// Run what others have written to test a rate limiter with limiter-serve
+    Conformance,
     /// Try hostile packets, many more than the tests do
     Fuzz(fuzz::Args),
     /// Try the README's commands on a bare Debian, made for it
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Conformance => conformance::command(),
         Command::Fresh(args) => fresh::command(&args),
         Command::Fuzz(args) => fuzz::command(&args),
         Command::Kernels(args) => kernels::command(&args),

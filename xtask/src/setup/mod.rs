@@ -18,6 +18,7 @@ use tools::Need;
 
 use crate::progress::{Step, say};
 use item::{Item, Remedy};
+pub(crate) use peers::LIMITS;
 
 /// What building, testing and linting need.
 const USUAL: [Need; 6] =

@@ -12,7 +12,7 @@ use super::{
 use crate::run::Cmd;
 
 /// Of the Python package index.
-const LIMITS: &str = "limits==5.8.0";
+pub(crate) const LIMITS: &str = "limits==5.8.0";
 
 /// The strategies in Python that most others are measured by.
 pub(super) fn item() -> Item {
