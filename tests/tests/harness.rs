@@ -192,7 +192,9 @@ fn the_cells_of_the_benchmark_are_what_they_are_called() {
         ("conforming", "pass/conforming", 0.99..=1.0),
         ("aggregate", "drop/over_total_limit", 0.9..=1.0),
         ("aggregate-2cpu", "drop/over_total_limit", 0.9..=1.0),
-        ("class", "drop/over_limit", 0.5..=1.0),
+        // A short round sends four packets of each source on a busy machine: its burst of two, and what it earns meanwhile,
+        // pass.
+        ("class", "drop/over_limit", 0.4..=1.0),
         // 16,384 prefixes of four addresses are 0.39 % of 2^24.
         ("listed", "drop/denied", 0.003..=0.005),
     ] {
