@@ -48,6 +48,23 @@ pub fn http2_backend(name: &str, address: &Value) -> Value {
     cluster
 }
 
+/// How Envoy asks `limiter-serve`, which is its cluster `limiter`.
+#[must_use]
+pub fn rate_limit_service() -> Value {
+    json!({ "transport_api_version": "V3",
+        "grpc_service": { "envoy_grpc": { "cluster_name": "limiter" }, "timeout": "5s" } })
+}
+
+/// The filter that has requests of the domain `shop` decided there, with more of its `fields`.
+#[must_use]
+pub fn rate_limit(mut fields: Value) -> Value {
+    fields["domain"] = "shop".into();
+    fields["failure_mode_deny"] = true.into();
+    fields["timeout"] = "5s".into();
+    fields["rate_limit_service"] = rate_limit_service();
+    filter("envoy.filters.http.ratelimit", "http.ratelimit.v3.RateLimit", fields)
+}
+
 /// What serves HTTP, through some filters, by some routes.
 #[must_use]
 pub fn connection_manager(filters: &[Value], routes: &Value) -> Value {

@@ -147,7 +147,7 @@ fn what_is_available_is_so_on_each_side_and_the_bound_says_it() {
     let (before, after) = (outcome.before, outcome.healed);
     println!("available: {before:.3} and {after:.3} of the limit while all see each other");
     // A limit's bound is one again when what was let through meanwhile is judged.
-    let now = hosts.daemons[0].cli().run(&["peers"]).json;
+    let now = hosts.peers(0);
     println!("peers: {}", now["overage"]);
 }
 

@@ -40,7 +40,7 @@ fn hosts_in(count: usize, regions: usize) -> Hosts {
 
 /// The sum of a figure over all regions, as a host tells them, and the hosts that each of them has.
 fn told(hosts: &Hosts, host: usize, figure: &str) -> (u64, Vec<u64>) {
-    let peers = hosts.daemons[host].cli().run(&["peers"]).json;
+    let peers = hosts.peers(host);
     let regions = peers["regions"].as_array().expect("regions").clone();
     let sum = regions.iter().map(|region| region[figure].as_u64().expect("a figure")).sum();
     (sum, regions.iter().map(|region| region["hosts"].as_u64().expect("hosts")).collect())

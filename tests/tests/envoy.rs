@@ -9,7 +9,10 @@ use std::{
 use serde_json::{Value, json};
 use tests::{
     Namespace,
-    envoy::{self, address, backend, connection_manager, filter, http2_backend, listener, typed},
+    envoy::{
+        self, address, backend, connection_manager, filter, http2_backend, listener, rate_limit,
+        rate_limit_service, typed,
+    },
     process::{Background, wait_for},
     serve::{HttpAnswer, Serve},
 };
@@ -85,14 +88,7 @@ fn route(prefix: &str, descriptors: &[(Vec<Value>, Value)]) -> Value {
 }
 
 fn config(serve: &Serve) -> Value {
-    let service = json!({ "transport_api_version": "V3",
-        "grpc_service": { "envoy_grpc": { "cluster_name": "limiter" }, "timeout": "5s" } });
-    let limit = filter(
-        "envoy.filters.http.ratelimit",
-        "http.ratelimit.v3.RateLimit",
-        json!({ "domain": "shop", "failure_mode_deny": true, "timeout": "5s",
-            "enable_x_ratelimit_headers": "DRAFT_VERSION_03", "rate_limit_service": service }),
-    );
+    let limit = rate_limit(json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" }));
     let set_header = filter(
         "envoy.filters.http.header_mutation",
         "http.header_mutation.v3.HeaderMutation",
@@ -124,7 +120,7 @@ fn config(serve: &Serve) -> Value {
         "envoy.filters.network.ratelimit",
         "network.ratelimit.v3.RateLimit",
         json!({ "stat_prefix": "tcp", "domain": "shop", "failure_mode_deny": true, "timeout": "5s",
-            "rate_limit_service": service, "descriptors": [{ "entries": [
+            "rate_limit_service": rate_limit_service(), "descriptors": [{ "entries": [
                 { "key": "remote_address", "value": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" }] }] }),
     );
     let tcp_proxy = filter(

@@ -11,7 +11,9 @@ use socket2::{Domain, Socket, Type};
 use tests::{
     Daemon, Lab,
     daemon::DaemonOptions,
-    envoy::{self, address, backend, connection_manager, filter, http2_backend, listener, typed},
+    envoy::{
+        self, address, backend, connection_manager, http2_backend, listener, rate_limit, typed,
+    },
     lab::{RX_V4, TX_V4},
     process::{Background, cpu_time, wait_for},
     serve::{GRPC, HttpAnswer, Serve},
@@ -44,14 +46,6 @@ fn rules(push_down: &str) -> String {
 }
 
 fn config() -> Value {
-    let service = json!({ "transport_api_version": "V3",
-        "grpc_service": { "envoy_grpc": { "cluster_name": "limiter" }, "timeout": "5s" } });
-    let limit = filter(
-        "envoy.filters.http.ratelimit",
-        "http.ratelimit.v3.RateLimit",
-        json!({ "domain": "shop", "failure_mode_deny": true, "timeout": "5s",
-            "rate_limit_service": service }),
-    );
     let by_address = typed(
         "http.ratelimit.v3.RateLimitPerRoute",
         json!({ "rate_limits": [{ "actions": [{ "remote_address": {} }] }] }),
@@ -60,7 +54,7 @@ fn config() -> Value {
         "typed_per_filter_config": { "envoy.filters.http.ratelimit": by_address } }]);
     let answer = json!([{ "match": { "prefix": "/" },
         "direct_response": { "status": 200, "body": { "inline_string": "here" } } }]);
-    let mut manager = connection_manager(&[limit], &routes);
+    let mut manager = connection_manager(&[rate_limit(json!({}))], &routes);
     // Whoever asks cannot say who it is.
     manager["typed_config"]["use_remote_address"] = true.into();
     let mut front = listener("http", HTTP, &[manager]);
