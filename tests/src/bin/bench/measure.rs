@@ -79,5 +79,5 @@ fn measure(
     let cost = stands.program(cell).filter(|_| cell.is_compared());
     let cost = cost.map(|program| generator.cost(&program, pattern, family, arguments.runs()));
     let (ns, net_ns) = cost.unzip();
-    Round { mpps: live.mpps, ns, net_ns, admitted, reasons, lost: live.lost }
+    Round { frames, mpps: live.mpps, ns, net_ns, admitted, reasons, lost: live.lost }
 }

@@ -13,6 +13,8 @@ use crate::{
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Round {
+    /// Packets sent.
+    pub(crate) frames: u32,
     /// Millions of packets received per second.
     pub(crate) mpps: f64,
     /// ns per packet in `BPF_PROG_TEST_RUN`.
@@ -199,6 +201,7 @@ mod tests {
         line.rounds = speeds
             .iter()
             .map(|&mpps| Round {
+                frames: 1,
                 mpps,
                 ns: Some(9.0),
                 net_ns: Some(1.0),
