@@ -1,15 +1,10 @@
 //! The real Envoy: parts of its configuration, and a process of it.
 
-use std::{fs, net::TcpStream, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::{
-    Namespace,
-    process::{Background, wait_for},
-};
-
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::{Namespace, process::Background};
 
 /// A message of one of Envoy's extensions.
 #[must_use]
@@ -91,13 +86,16 @@ pub fn listener(name: &str, port: u16, filters: &[Value]) -> Value {
 #[must_use]
 pub fn start(namespace: &Namespace, path: &Path, config: &Value, port: u16) -> Background {
     fs::write(path, config.to_string()).expect("a configuration");
+    let envoy = Background::start(&mut command(namespace, path));
+    namespace.wait_for_port(port);
+    envoy
+}
+
+/// What starts it with the configuration in a file.
+#[must_use]
+pub fn command(namespace: &Namespace, path: &Path) -> Command {
     let mut envoy = namespace.command(&tools::ENVOY);
     envoy.arg("-c").arg(path).args(["--disable-hot-restart", "--concurrency", "1"]);
     envoy.args(["--log-level", "error"]);
-    let envoy = Background::start(&mut envoy);
-    wait_for("Envoy", TIMEOUT, || {
-        let connect = move || TcpStream::connect(("127.0.0.1", port)).is_ok();
-        namespace.run_inside(connect).then_some(())
-    });
     envoy
 }

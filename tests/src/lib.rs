@@ -27,6 +27,7 @@ pub mod measuring;
 pub mod model;
 pub mod monitor;
 pub mod namespace;
+pub mod nginx;
 mod object;
 pub mod observer;
 pub mod offload;

@@ -3,11 +3,13 @@
 use std::{
     fs::File,
     io,
+    net::{Ipv4Addr, TcpStream},
     os::{fd::AsRawFd as _, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use crate::leftovers::{self, NAMESPACE_PREFIX};
@@ -111,6 +113,17 @@ impl Namespace {
         // SAFETY: setns is a plain system call and async-signal-safe; the closure allocates nothing.
         unsafe { command.pre_exec(move || enter(&file)) };
         command
+    }
+
+    /// Waits until somebody takes connections at a port of the loopback interface.
+    ///
+    /// # Panics
+    /// If nobody does within 30 s.
+    pub fn wait_for_port(&self, port: u16) {
+        process::wait_for(format!("port {port}"), Duration::from_secs(30), || {
+            let connect = move || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+            self.run_inside(connect).then_some(())
+        });
     }
 
     /// `ip` with `arguments`, for devices and addresses inside.

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::Command,
@@ -10,6 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::{
@@ -197,6 +199,38 @@ fn launch(
         .args(arguments)
         .stderr(log);
     Background::start(&mut command)
+}
+
+/// What is answered to a GET request at a port of the loopback interface, sent from an address there; nothing if the
+/// connection is closed.
+///
+/// # Panics
+/// If nobody takes the connection.
+#[must_use]
+pub fn ask(
+    namespace: &Namespace,
+    from: Ipv4Addr,
+    port: u16,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Option<HttpAnswer> {
+    let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+    let lines: String = lines.collect();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{lines}\r\n");
+    let answer = namespace.run_inside(move || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((from, 0)).into()).expect("an address of this host");
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        socket.connect(&to.into()).expect("a connection");
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has a timeout");
+        // A connection over the limit is closed at once, perhaps before the request is sent.
+        let mut answer = String::new();
+        let asked = stream.write_all(request.as_bytes());
+        let read = asked.and_then(|()| stream.read_to_string(&mut answer));
+        read.map(|_| answer).unwrap_or_default()
+    });
+    (!answer.is_empty()).then(|| HttpAnswer::read(&answer))
 }
 
 /// An answer over HTTP.

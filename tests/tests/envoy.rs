@@ -1,10 +1,6 @@
 //! The real Envoy asks `limiter-serve`: scenarios after the examples of `envoyproxy/ratelimit`, with rules of our own.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    time::Duration,
-};
+use std::{net::Ipv4Addr, time::Duration};
 
 use serde_json::{Value, json};
 use tests::{
@@ -14,7 +10,7 @@ use tests::{
         rate_limit_service, typed,
     },
     process::{Background, wait_for},
-    serve::{HttpAnswer, Serve},
+    serve::{self, HttpAnswer, Serve},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -158,19 +154,7 @@ impl Setup {
 
     /// What is answered to a request with some headers; nothing if the connection is closed.
     fn ask(&self, port: u16, path: &str, headers: &[(&str, &str)]) -> Option<HttpAnswer> {
-        let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
-        let lines: String = lines.collect();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{lines}\r\n");
-        let answer = self.namespace.run_inside(move || {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-            stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has a timeout");
-            // A connection over the limit is closed at once, perhaps before the request is sent.
-            let mut answer = String::new();
-            let asked = stream.write_all(request.as_bytes());
-            let read = asked.and_then(|()| stream.read_to_string(&mut answer));
-            read.map(|_| answer).unwrap_or_default()
-        });
-        (!answer.is_empty()).then(|| HttpAnswer::read(&answer))
+        serve::ask(&self.namespace, Ipv4Addr::LOCALHOST, port, path, headers)
     }
 
     fn http(&self, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {

