@@ -1,8 +1,9 @@
 //! The real Envoy asks `limiter-serve`: scenarios after the examples of `envoyproxy/ratelimit`, with rules of our own.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{fs, net::Ipv4Addr, time::Duration};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tests::{
     Namespace,
     envoy::{
@@ -61,6 +62,26 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 3 }
 ";
 
+/// Another domain: each service has a limit, and one of each user in it.
+const SERVICES: &str = "
+domain: services
+descriptors:
+  - key: service
+    rate_limit: { unit: hour, requests_per_unit: 2 }
+    descriptors:
+      - key: user
+        rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: service
+    value: search
+    rate_limit: { name: search, unit: hour, requests_per_unit: 4 }
+    descriptors:
+      - key: user
+        rate_limit: { unit: hour, requests_per_unit: 3 }
+  - key: class
+    value: batch
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+";
+
 /// An action that adds a header of the request to a descriptor.
 fn header(name: &str) -> Value {
     json!({ "request_headers": { "header_name": name, "descriptor_key": name } })
@@ -81,6 +102,21 @@ fn route(prefix: &str, descriptors: &[(Vec<Value>, Value)]) -> Value {
     let per_route = typed("http.ratelimit.v3.RateLimitPerRoute", json!({ "rate_limits": limits }));
     json!({ "match": { "prefix": prefix }, "route": { "cluster": "back" },
         "typed_per_filter_config": { "envoy.filters.http.ratelimit": per_route } })
+}
+
+/// A route of a service, which its metadata name. Its requests are limited in a domain of their own, and by what `more`
+/// adds.
+fn service(prefix: &str, name: &str, more: Option<Value>) -> Value {
+    let path = json!({ "key": "limiter", "path": [{ "key": "service" }] });
+    let of_route = json!({ "metadata":
+        { "descriptor_key": "service", "metadata_key": path, "source": "ROUTE_ENTRY" } });
+    let all = [vec![of_route.clone()], vec![of_route, header("user")]];
+    let all = all.into_iter().chain(more.map(|more| vec![more]));
+    let all: Vec<_> = all.map(|actions| (actions, json!({}))).collect();
+    let mut route = route(prefix, &all);
+    route["metadata"] = json!({ "filter_metadata": { "limiter": { "service": name } } });
+    route["typed_per_filter_config"]["envoy.filters.http.ratelimit"]["domain"] = "services".into();
+    route
 }
 
 fn config(serve: &Serve) -> Value {
@@ -110,6 +146,9 @@ fn config(serve: &Serve) -> Value {
             "/tokens",
             &[(vec![generic("tokens", "all")], peek), (vec![generic("tokens", "all")], debit),]
         ),
+        service("/search", "search", None),
+        service("/orders", "orders", None),
+        service("/nightly", "orders", Some(generic("class", "batch"))),
     ]);
     let limiter = http2_backend("limiter", &json!({ "pipe": { "path": serve.path("grpc.sock") } }));
     let tcp_limit = filter(
@@ -141,15 +180,19 @@ struct Setup {
     namespace: Namespace,
     serve: Serve,
     _envoy: Background,
+    _home: TempDir,
 }
 
 impl Setup {
     fn start() -> Self {
-        let serve = Serve::start(RULES, &[]);
+        let home = tempfile::tempdir().expect("a folder");
+        let services = home.path().join("services.yaml");
+        fs::write(&services, SERVICES).expect("more rules");
+        let serve = Serve::start(RULES, &["--rules", &services.display().to_string()]);
         let namespace = Namespace::new("envoy");
         let path = serve.path("envoy.json");
         let envoy = envoy::start(&namespace, &path, &config(&serve), HTTP);
-        Self { namespace, serve, _envoy: envoy }
+        Self { namespace, serve, _envoy: envoy, _home: home }
     }
 
     /// What is answered to a request with some headers; nothing if the connection is closed.
@@ -223,6 +266,21 @@ fn envoy_denies_where_all_quotas_are_used_up_and_debits_after_the_fact() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(setup.http("/tokens", &[]).status, 429);
+}
+
+#[test]
+fn envoy_limits_several_services_by_metadata_of_their_routes() {
+    let setup = Setup::start();
+    let (alice, bob) = ([("user", "alice")], [("user", "bob")]);
+    // A user's own limit in a service, then that of the service. What was denied has cost it nothing.
+    assert_eq!(setup.statuses("/search", &alice, 4), [200, 200, 200, 429]);
+    assert_eq!(setup.statuses("/search", &bob, 2), [200, 429]);
+    // Two routes of one service share its limit, and one of them has another limit, too.
+    assert_eq!(setup.statuses("/nightly", &[], 2), [200, 429]);
+    assert_eq!(setup.statuses("/orders", &alice, 2), [200, 429]);
+    assert_eq!(setup.statuses("/orders", &bob, 1), [429]);
+    // The same user in another domain.
+    assert_eq!(setup.statuses("/one", &alice, 3), [200, 200, 429]);
 }
 
 #[test]
