@@ -24,6 +24,7 @@ mod cold_sources;
 mod config;
 mod dashboard;
 mod dashboard_access;
+mod decide_cases;
 mod demo;
 mod differential;
 mod disk;
