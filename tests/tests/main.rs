@@ -51,6 +51,7 @@ mod policies;
 mod programs;
 mod report;
 mod restart;
+mod rule;
 mod safety;
 mod serve;
 mod shadows;

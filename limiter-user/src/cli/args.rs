@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use super::capture::CaptureArgs;
 use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
+use super::rule::RuleCommand;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
 use super::sketch::SketchCommand;
@@ -96,6 +97,9 @@ pub(super) enum Command {
     /// Set, list and remove limits
     #[command(subcommand)]
     Limit(LimitCommand),
+    /// Set, list and remove limits of single keys that limiter-serve decides on
+    #[command(subcommand)]
+    Rule(RuleCommand),
     /// Check, show and explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -31,6 +31,21 @@ pub(super) async fn set(
     output.print(&report)
 }
 
+/// The text of a file, or of standard input. The hint says what it should be.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn read_text(file: &Path, hint: &str) -> Result<String, Failure> {
+    let read = if file == Path::new("-") {
+        io::read_to_string(io::stdin())
+    } else {
+        fs::read_to_string(file)
+    };
+    read.map_err(|error| {
+        Failure::new(exit::USAGE, format!("cannot read {}: {error}", file.display())).hint(hint)
+    })
+}
+
 pub(super) async fn import(
     client: &Client,
     output: &mut Output<'_>,
@@ -38,15 +53,8 @@ pub(super) async fn import(
     safety: SafetyArgs,
 ) -> Result<u8, Failure> {
     let path = format!("/v1/limits/import{}", safety.query(&[])?);
-    let read = if file == Path::new("-") {
-        io::read_to_string(io::stdin())
-    } else {
-        fs::read_to_string(file)
-    };
-    let text = read.map_err(|error| {
-        Failure::new(exit::USAGE, format!("cannot read {}: {error}", file.display()))
-            .hint("give a text file with a line TARGET RATE [BURST] for each limit, or - for stdin")
-    })?;
+    let hint = "give a text file with a line TARGET RATE [BURST] for each limit, or - for stdin";
+    let text = read_text(file, hint)?;
     // As it is: the daemon reads it line by line as it comes, and names the line that is wrong.
     let report: LimitsImported = client.send_text(&path, text).await?;
     warn(&report.applied.warnings);

@@ -19,6 +19,7 @@ mod output;
 mod peers;
 mod progress;
 mod report;
+mod rule;
 mod run;
 mod safety;
 mod show;
@@ -125,6 +126,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         }
         Command::Reload { safety } => block_on(config::reload(&client(), output, safety)),
         Command::Confirm { abort } => block_on(safety::confirm(&client(), output, abort)),
+        Command::Rule(command) => block_on(rule::run(&client(), output, command)),
         Command::Allow(command) => block_on(list::run(&client(), output, Action::Allow, command)),
         Command::Deny(command) => block_on(list::run(&client(), output, Action::Deny, command)),
         Command::Top(arguments) => block_on(top::run(&client(), output, &arguments)),

@@ -15,6 +15,7 @@ pub mod instances;
 mod keys;
 mod limit;
 mod lists;
+mod overrides;
 mod overview;
 mod peers;
 mod ports;
@@ -48,6 +49,7 @@ pub use limit::{
     TierReport,
 };
 pub use lists::{ListChanged, ListDiff, ListDone, ListEntry, ListReport};
+pub use overrides::{Followed, OverrideEntry, OverridesChanged, OverridesReport};
 pub use overview::{
     Commands, CostReport, Flow, Offender, OverviewReport, ReasonFlow, Shown, Verdict, VerdictLevel,
     reasons,

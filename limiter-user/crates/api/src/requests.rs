@@ -196,6 +196,43 @@ impl ListQuery {
     }
 }
 
+/// `GET /v1/overrides`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverridesQuery {
+    /// Those of this domain; all if left out.
+    pub domain: Option<String>,
+}
+
+/// `POST /v1/overrides`, beside the lines in its body: each a [`model::overrides::Line`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverrideQuery {
+    /// As [`ListQuery::ttl_seconds`].
+    pub ttl_seconds: Option<u64>,
+    /// Where they hold: `local`, which is meant if left out, or `cluster`.
+    pub scope: Option<Reach>,
+    /// As [`ChangeQuery::dry_run`].
+    pub dry_run: bool,
+    /// As [`ChangeQuery::confirm_ms`].
+    pub confirm_ms: Option<u64>,
+    /// As [`ChangeQuery::session`].
+    pub session: Option<IpAddr>,
+}
+
+impl OverrideQuery {
+    /// For how long.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl_seconds.map(Duration::from_secs)
+    }
+
+    /// What is asked for.
+    pub fn how(&self) -> ChangeOptions {
+        let &Self { dry_run, confirm_ms, session, .. } = self;
+        ChangeQuery { dry_run, confirm_ms, session }.how()
+    }
+}
+
 /// `POST /v1/lists/{list}/clear`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::fake::Fake;
 use crate::Core;
-use crate::rules::{Rules, confirm, limits, lists, replicated};
+use crate::rules::{Rules, confirm, limits, lists, overrides, replicated};
 use ::cluster::limits::Now;
 use ::cluster::{ClusterConfig, HostId, Moment};
 use api::error::exit;
 use api::requests::ChangeOptions;
 use model::lists::{Action, Listing};
+use model::overrides::{Descriptor, Override};
 use model::{Limit, Partition, Scope, Target};
 use telemetry::{Event, What};
 
@@ -295,4 +296,35 @@ fn what_does_not_fit_a_host_is_told_there_and_in_force_elsewhere() {
     limits::unset(&mut fleet.core(0).rules, &"default *:55-65".parse().unwrap(), &how).unwrap();
     fleet.pass(200);
     assert!(!fleet.warnings(1).contains("not in force here"), "{}", fleet.warnings(1));
+}
+
+#[test]
+fn the_limit_of_a_descriptor_reaches_all_and_a_local_one_hides_it() {
+    let mut fleet = Fleet::new(&["a", "b"]);
+    let how = ChangeOptions::default();
+    let user = Descriptor::new("api", [("user", "1")]).unwrap();
+    let limit = |rate: &str, cluster| {
+        let limit = model::meter::Limit::of_rate(rate).unwrap();
+        vec![(user.clone(), Some(Override::new(limit, None, cluster).unwrap()))]
+    };
+    let rates = |fleet: &mut Fleet| {
+        [0, 1].map(|host| {
+            let all = overrides::list(&fleet.core(host).rules, None).overrides;
+            all.iter().map(|it| it.limit.to_string()).collect::<Vec<_>>().join(", ")
+        })
+    };
+    overrides::set(&mut fleet.core(0).rules, &limit("5/second", true), &how).unwrap();
+    let mut follower = overrides::follow(&fleet.core(1).rules);
+    fleet.pass(200);
+    assert_eq!(rates(&mut fleet), ["5/second", "5/second"]);
+    assert_eq!(follower.try_recv().unwrap().len(), 1);
+    overrides::set(&mut fleet.core(1).rules, &limit("7/second", false), &how).unwrap();
+    overrides::set(&mut fleet.core(0).rules, &limit("6/second", true), &how).unwrap();
+    fleet.pass(200);
+    assert_eq!(rates(&mut fleet), ["6/second", "7/second"]);
+    overrides::unset(&mut fleet.core(1).rules, vec![user.clone()], &how).unwrap();
+    assert_eq!(rates(&mut fleet), ["6/second", "6/second"]);
+    overrides::unset(&mut fleet.core(1).rules, vec![user], &how).unwrap();
+    fleet.pass(200);
+    assert_eq!(rates(&mut fleet), ["", ""]);
 }

@@ -7,9 +7,10 @@ use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 
 use crate::key::{KeyHash, Secret, Space};
-use crate::meter::{Limit, LimitError, span};
+use crate::overrides::Overrides;
 use crate::rules::{Entry, Rule, Rules, Terms, key};
 use crate::store::{Act, Standing, Store};
+use model::meter::{Limit, LimitError, span};
 
 /// What is asked about a key.
 #[derive(Clone, Copy, Debug)]
@@ -145,13 +146,14 @@ impl Subject {
 pub fn decide<M: AsRef<[AtomicU64]>>(
     store: &Store<M>,
     rules: &Rules,
+    overrides: &Overrides,
     items: &[Item<'_>],
     now: Ticks,
 ) -> Result<Decision, RequestError> {
     if items.is_empty() {
         return Err(RequestError::NoDescriptors);
     }
-    let (mut statuses, mut subjects) = resolve(store.table.secret(), rules, items)?;
+    let (mut statuses, mut subjects) = resolve(store.table.secret(), rules, overrides, items, now)?;
     let over = settle(store, &mut subjects, now);
     for subject in subjects {
         let Some(standing) = subject.standing else { continue };
@@ -165,11 +167,12 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
         status.untracked = !standing.tracked;
         if let Some(push_down) = status.rule.as_ref().and_then(|rule| rule.push_down)
             && status.over
+            && let Ok(above) = push_down.above(&subject.terms.limit)
         {
             let key = subject.key.of_denied(store.table.secret());
             // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
             let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
-            let ask = |act| store.ask(key, &push_down.above, act, cost, now);
+            let ask = |act| store.ask(key, &above, act, cost, now);
             status.pushes_down = !ask(Act::Take).admitted;
             if status.pushes_down {
                 // Not with each request from now on: whoever is denied may take a moment.
@@ -189,7 +192,9 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
 fn resolve(
     secret: Secret,
     rules: &Rules,
+    overrides: &Overrides,
     items: &[Item<'_>],
+    now: Ticks,
 ) -> Result<(Vec<Status>, Vec<Subject>), RequestError> {
     let mut scratch = String::new();
     let mut statuses = Vec::with_capacity(items.len());
@@ -213,14 +218,14 @@ fn resolve(
                 subjects.push(subject(key, Terms::new(limit)?, Role::Enforced));
             }
             (Key::Descriptor { domain, entries }, _) => {
-                if let Some(found) = rules.find(secret, domain, entries, &mut scratch) {
-                    match found.rule.terms {
-                        Some(terms) => {
-                            subjects.push(subject(found.key, terms, Role::of(&found.rule)));
-                        }
+                let whose = (domain, entries);
+                if let Some(held) = overrides.find(rules, secret, whose, now, &mut scratch) {
+                    let role = held.rule.as_deref().map_or(Role::Enforced, Role::of);
+                    match held.terms {
+                        Some(terms) => subjects.push(subject(held.key, terms, role)),
                         None => status.remaining = u32::MAX.into(),
                     }
-                    status.rule = Some(found.rule);
+                    status.rule = held.rule;
                 }
             }
         }

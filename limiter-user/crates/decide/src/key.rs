@@ -2,6 +2,7 @@
 
 use std::hash::Hasher;
 
+use model::meter::Meter;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A key, by 128 bits of a keyed hash: nobody who does not know the secret can name two keys that share a bucket, and of
@@ -45,6 +46,13 @@ impl Secret {
 }
 
 impl KeyHash {
+    /// Where the state of this key is under a meter. Token buckets of all limits mean the same by theirs: a time. What
+    /// others count means something else under another limit, so a key begins anew there.
+    #[must_use]
+    pub const fn under(self, meter: &Meter) -> Self {
+        Self { high: self.high ^ meter.layout(), low: self.low }
+    }
+
     /// The key of what was denied of this one.
     #[must_use]
     pub fn of_denied(self, secret: Secret) -> Self {

@@ -4,7 +4,7 @@
 
 pub mod decider;
 pub mod key;
-pub mod meter;
+pub mod overrides;
 pub mod quota;
 pub mod rules;
 pub mod side;

@@ -18,7 +18,7 @@ use limiter_common::gcra::Ticks;
 use model::Share;
 use model::fair::{Want, max_min};
 
-use crate::meter::{Choice, Limit, span, ticks};
+use model::meter::{Choice, Limit, span, ticks};
 
 /// How long an assignment is in force.
 pub const TTL: Duration = Duration::from_secs(2);

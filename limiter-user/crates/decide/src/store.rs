@@ -6,9 +6,9 @@ use limiter_common::gcra::Ticks;
 use serde::Deserialize;
 
 use crate::key::KeyHash;
-use crate::meter::Meter;
 use crate::side::Side;
 use crate::table::{Change, Table};
+use model::meter::Meter;
 
 /// The states of all keys, in memory `M`.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl<M: AsRef<[AtomicU64]>> Store<M> {
         let Some(algorithm) = meter.algorithm() else {
             return Standing { admitted: cost == 0, ..Standing::CLOSED };
         };
-        let key = meter.of(key);
+        let key = key.under(meter);
         let words = algorithm.words();
         if words > 1 {
             return self.ask_side(key, algorithm, act, cost, now, words);
@@ -113,6 +113,8 @@ impl<M: AsRef<[AtomicU64]>> Store<M> {
             let admitted = act.apply(algorithm, &mut state, now, cost);
             Standing::new(algorithm, &state, now, cost, admitted)
         };
+        // What has been used is forgotten by who asks under a lower limit, and not by who looks: it may not last.
+        let looks = act == Act::Peek || (cost == 0 && act != Act::Reset);
         loop {
             let found = if act.leaves_nothing(cost) {
                 let Some(found) = self.table.find(key) else { return fresh() };
@@ -126,7 +128,7 @@ impl<M: AsRef<[AtomicU64]>> Store<M> {
                 state = [word];
                 meter.adopt(&mut state, now);
                 admitted = act.apply(algorithm, &mut state, now, cost);
-                (state[0] != word).then_some(state[0])
+                (state[0] != word && !looks).then_some(state[0])
             });
             if changed == Change::Gone {
                 continue;

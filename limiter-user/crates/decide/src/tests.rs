@@ -6,11 +6,12 @@ use limiter_common::atomic::AtomicU64;
 
 use crate::decider::{Decision, Item, Key, decide};
 use crate::key::Secret;
-use crate::meter::{Limit, ticks};
-use crate::rules::{Entry, Rules, Tallies};
+use crate::overrides::Overrides;
+use crate::rules::{Entry, Rules, Tallies, key};
 use crate::side::{self, Side};
 use crate::store::{Act, Store};
 use crate::table::{self, Table};
+use model::meter::{Limit, ticks};
 
 type Memory = Vec<AtomicU64>;
 
@@ -33,6 +34,7 @@ const fn item<'a>(entries: &'a [Entry<'a>]) -> Item<'a> {
 struct Server {
     store: Store<Memory>,
     rules: Rules,
+    overrides: Overrides,
     now: Duration,
 }
 
@@ -40,11 +42,16 @@ impl Server {
     fn new(rules: &str) -> Self {
         let rules = Rules::read([("test.yaml", rules)], &mut Tallies::default()).unwrap();
         // At the beginning of a window of each unit.
-        Self { store: store(1_000), rules, now: Duration::from_secs(365 * 86_400 * 42) }
+        Self {
+            store: store(1_000),
+            rules,
+            overrides: Overrides::default(),
+            now: Duration::from_secs(365 * 86_400 * 42),
+        }
     }
 
     fn ask(&self, items: &[Item<'_>]) -> Decision {
-        decide(&self.store, &self.rules, items, ticks(self.now)).unwrap()
+        decide(&self.store, &self.rules, &self.overrides, items, ticks(self.now)).unwrap()
     }
 
     /// Whether requests about descriptors of such entries are admitted, `times` in a row.
@@ -286,4 +293,64 @@ descriptors:
     // A shadow only counts.
     let shadow = [("remote_address", "192.0.2.4")];
     assert!((0..100).all(|_| !server.ask(&[item(&shadow)]).statuses[0].pushes_down));
+}
+
+#[test]
+fn a_descriptor_may_have_a_limit_of_its_own() {
+    let rules = "domain: rl\ndescriptors:\n- key: user\n  rate_limit: {unit: second, requests_per_unit: 2}\n\
+                 - key: path\n  value: /a*\n  share_threshold: true\n  \
+                 rate_limit: {unit: second, requests_per_unit: 2}\n";
+    let mut server = Server::new(rules);
+    let secret = server.store.table.secret();
+    let set = |server: &mut Server, entry: Entry<'_>, rate: &str, end| {
+        let key = key(secret, "rl", &[entry]);
+        server.overrides.set(key, Limit::of_rate(rate).unwrap(), end).unwrap();
+        key
+    };
+    let admitted = |server: &Server, entry: Entry<'_>| {
+        let admitted = server.admits(&[&[entry]], 10).into_iter();
+        admitted.filter(|admitted| *admitted).count()
+    };
+    let end = ticks(server.now) + ticks(Duration::from_secs(5));
+    set(&mut server, ("user", "7"), "5/second", Some(end));
+    // A limit where there is no rule, and of its own where a pattern shares one.
+    let alone = set(&mut server, ("tier", "free"), "1/hour", None);
+    set(&mut server, ("path", "/ab"), "4/second", None);
+    assert_eq!(server.overrides.len(), 3);
+    let all = |server: &Server| {
+        [
+            ("user", "7"),
+            ("user", "8"),
+            ("tier", "free"),
+            ("tier", "gold"),
+            ("path", "/ab"),
+            ("path", "/ac"),
+        ]
+        .map(|entry| admitted(server, entry))
+    };
+    assert_eq!(all(&server), [5, 2, 1, 10, 4, 2]);
+    server.wait(4);
+    assert_eq!(all(&server), [5, 2, 0, 10, 4, 2]);
+    server.wait(1);
+    server.overrides.unset(alone);
+    assert_eq!(all(&server), [2, 2, 10, 10, 4, 2]);
+}
+
+#[test]
+fn who_only_looks_under_a_lower_limit_forgets_nothing() {
+    let mut server = Server::new("domain: rl\ndescriptors: []\n");
+    let entries = [("user", "7")];
+    let key = key(server.store.table.secret(), "rl", &entries);
+    let set = |server: &mut Server, rate: &str| {
+        server.overrides.set(key, Limit::of_rate(rate).unwrap(), None).unwrap();
+    };
+    set(&mut server, "2/hour");
+    assert_eq!(server.admits(&[&entries], 3), [true, true, false]);
+    // All that can be owed under this one is a minute.
+    set(&mut server, "2/minute");
+    for (act, cost) in [(Act::Peek, 1), (Act::Take, 0)] {
+        server.ask(&[Item { act, cost, ..item(&entries) }]);
+    }
+    set(&mut server, "2/hour");
+    assert_eq!(server.admits(&[&entries], 1), [false]);
 }

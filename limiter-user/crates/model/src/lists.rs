@@ -60,6 +60,25 @@ impl fmt::Display for Action {
     }
 }
 
+/// When what is added at `added` ends after `ttl`, both in seconds since 1970.
+///
+/// # Errors
+/// A time of no length, or one that ends in the next century.
+pub fn end_of(added: u32, ttl: Option<Duration>) -> Result<Option<u32>, Invalid> {
+    let Some(ttl) = ttl else { return Ok(None) };
+    // Entries end by the second, so this one would never have been in force.
+    if ttl < Duration::from_secs(1) {
+        return Err(Invalid::new("--ttl is less than a second")
+            .with_hint("give a time such as 10m, 12h or 7d, or leave it out"));
+    }
+    let until = u32::try_from(ttl.as_secs()).ok().and_then(|ttl| added.checked_add(ttl));
+    let until = until.ok_or_else(|| {
+        Invalid::new("--ttl reaches beyond the year 2106")
+            .with_hint("leave it out for an entry that does not expire")
+    })?;
+    Ok(Some(until))
+}
+
 /// What the lists say of a source or a prefix. Equal reasons share their text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
@@ -92,23 +111,7 @@ impl Listing {
         reason: Option<String>,
     ) -> Result<Self, Invalid> {
         let added = now();
-        let until = match ttl {
-            None => None,
-            // Entries end by the second, so this one would never have been in force.
-            Some(ttl) if ttl < Duration::from_secs(1) => {
-                return Err(Invalid::new("--ttl is less than a second")
-                    .with_hint("give a time such as 10m, 12h or 7d, or leave it out"));
-            }
-            Some(ttl) => {
-                let until =
-                    u32::try_from(ttl.as_secs()).ok().and_then(|ttl| added.checked_add(ttl));
-                let until = until.ok_or_else(|| {
-                    Invalid::new("--ttl reaches beyond the year 2106")
-                        .with_hint("leave it out for an entry that does not expire")
-                })?;
-                Some(until)
-            }
-        };
+        let until = end_of(added, ttl)?;
         Self { action, reason: reason.map(Into::into), added, until, ban: false, cluster: false }
             .checked()
     }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use decide::meter::ticks;
 use limiter_common::gcra::Ticks;
+use model::meter::ticks;
 use nix::time::{ClockId, clock_gettime};
 
 /// A clock that began with this boot.

@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use decide::decider::{Decision, Item, Key, Status};
-use decide::meter::{Choice, Limit};
 use decide::rules::Entry;
 use decide::store::Act;
 use listen::token::Token;
+use model::meter::{Choice, Limit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
@@ -293,7 +293,7 @@ impl Ask {
     /// An error for a rule that there is not: a typing error would else let everybody through.
     fn must_be_known(&self, service: &Service, status: &Status) -> Result<(), Problem> {
         match &self.rule {
-            Some(rule) if status.rule.is_none() => {
+            Some(rule) if status.rule.is_none() && status.terms.is_none() => {
                 if service.rules().has_key(self.domain(), rule) {
                     return Ok(());
                 }

@@ -4,6 +4,7 @@
 //! it maps into memory.
 
 mod clock;
+mod follow;
 #[cfg(test)]
 mod fuzz;
 mod grpc;
@@ -99,7 +100,11 @@ fn run(options: Options) -> Result<(), Failure> {
             Some(socket) => PushDowns::start(socket, proxies),
         };
         let service = Service::open(&options.place(), options.rules.clone(), push_downs)?;
-        serve(&options, Arc::new(service)).await
+        let service = Arc::new(service);
+        if let Some(socket) = &options.daemon {
+            follow::start(Arc::clone(&service), socket.clone()).await;
+        }
+        serve(&options, service).await
     })
 }
 

@@ -64,6 +64,9 @@ impl Collector for Page {
         let (keys, counts) = (table.keys(), table.counts());
         let help = "Keys with a bucket, also those that are as good as new";
         to.encode_descriptor("keys", help, None, MetricType::Gauge)?.encode_gauge(&keys)?;
+        let help = "Descriptors with a limit of their own, by `limiter rule`";
+        let mut overrides = to.encode_descriptor("overrides", help, None, MetricType::Gauge)?;
+        overrides.encode_gauge(&(service.overrides().len() as u64))?;
         let help = "Keys that there is room for";
         let mut capacity = to.encode_descriptor("capacity", help, None, MetricType::Gauge)?;
         capacity.encode_gauge(&table.capacity())?;

@@ -94,7 +94,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) connections: u32,
 
-    /// The socket of the daemon that denies, in the kernel, whom rules with push_down name
+    /// The socket of the daemon: it tells of `limiter rule`, and denies in the kernel whom rules with push_down name
     #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
     pub(crate) daemon: Option<PathBuf>,
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use decide::key::KeyHash;
-use decide::meter::Limit;
 use decide::quota::{Assignment, Quota};
 use limiter_common::gcra::Ticks;
+use model::meter::Limit;
 
 /// The most buckets of all proxies.
 const MAX_QUOTAS: usize = 100_000;

@@ -197,14 +197,18 @@ impl Proxy {
             id.bucket.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let (service, mut scratch) = (&self.service, String::new());
         let secret = service.store().table.secret();
-        let found = service.rules().find(secret, &self.domain, &entries, &mut scratch);
+        let (rules, now, whose) =
+            (service.rules(), service.now(), (self.domain.as_str(), &*entries));
+        let held = service.overrides().find(&rules, secret, whose, now, &mut scratch);
         let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
-        if let Some(found) = &found {
-            found.rule.tally.ok.fetch_add(allowed, Ordering::Relaxed);
-            found.rule.tally.over.fetch_add(denied, Ordering::Relaxed);
+        let rule = held.as_ref().and_then(|held| held.rule.as_ref());
+        if let Some(rule) = rule {
+            rule.tally.ok.fetch_add(allowed, Ordering::Relaxed);
+            rule.tally.over.fetch_add(denied, Ordering::Relaxed);
         }
-        let limited = found.filter(|found| !found.rule.shadow);
-        let limited = limited.and_then(|found| Some((found.key, found.rule.terms?.limit)));
+        let is_shadow = rule.is_some_and(|rule| rule.shadow);
+        let limited = held.filter(|_| !is_shadow);
+        let limited = limited.and_then(|held| Some((held.key, held.terms?.limit)));
         let (key, limit) = match limited {
             None => return Ok(Some(self.steady(id, ALLOW_ALL))),
             Some((_, limit)) if limit.requests == 0 => return Ok(Some(self.steady(id, DENY_ALL))),
@@ -225,7 +229,7 @@ impl Proxy {
             let action = Some(Action::Abandon(()));
             return Ok(Some(BucketAction { bucket_id: Some(id), action }));
         }
-        let (quotas, now) = (&self.service.quotas, self.service.now());
+        let quotas = &self.service.quotas;
         quotas.report(key, &limit, self.id, units, (self.service.since, now));
         let assignment = quotas.assign(key, self.id, now);
         Ok(assignment.map(|assignment| assign(id, Strategy::of(assignment), TTL)))

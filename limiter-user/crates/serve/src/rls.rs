@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use decide::decider::{Item, Key, RequestError, Status};
-use decide::meter::Limit;
-use decide::rules::{Entry, Unit};
+use decide::rules::Entry;
 use decide::store::Act;
+use model::meter::{Limit, Unit};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde::{Deserialize, Deserializer};

@@ -3,16 +3,17 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use decide::decider::{Decision, Item, RequestError, decide};
 use decide::key::{Secret, Space};
-use decide::meter::{Limit, LimitError, Meter};
+use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
 use decide::side::{self, Side};
 use decide::store::{Act, Standing, Store};
 use decide::table::{self, Table, TableError};
 use limiter_common::gcra::Ticks;
+use model::meter::{Limit, LimitError, Meter};
 use model::{Explain, Fault};
 
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ pub(crate) struct Service {
     store: Store<Words>,
     clock: Clock,
     rules: RwLock<Arc<Rules>>,
+    overrides: RwLock<Overrides>,
     tallies: Mutex<Tallies>,
     files: Vec<PathBuf>,
     /// Takes whom the kernel is to deny.
@@ -35,7 +37,7 @@ pub(crate) struct Service {
     pub(crate) since: Ticks,
     /// The limits that proxies keep parts of.
     pub(crate) quotas: Quotas,
-    /// What was decided of keys whose limits came with them.
+    /// What was decided of keys without a rule: their limits came with them, or are of their own.
     pub(crate) named: Tally,
     /// How long answers took.
     pub(crate) latencies: Latencies,
@@ -211,6 +213,7 @@ impl Service {
             quotas: Quotas::default(),
             store: Store { table, side },
             rules: RwLock::new(Arc::new(rules)),
+            overrides: RwLock::default(),
             tallies: Mutex::new(tallies),
             files,
             push_downs,
@@ -228,6 +231,17 @@ impl Service {
     pub(crate) fn rules(&self) -> Arc<Rules> {
         // Nothing is done in two steps under the lock: whoever panicked left the rules whole.
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The limits that single descriptors have of their own.
+    pub(crate) fn overrides(&self) -> RwLockReadGuard<'_, Overrides> {
+        // Each change is one call: whoever panicked left them whole.
+        self.overrides.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to change them.
+    pub(crate) fn overrides_mut(&self) -> RwLockWriteGuard<'_, Overrides> {
+        self.overrides.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The states of keys.
@@ -252,7 +266,8 @@ impl Service {
     /// # Errors
     /// If there is nothing to decide, or it brings an impossible limit.
     pub(crate) fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
-        let decision = decide(&self.store, &self.rules(), items, self.now())?;
+        let now = self.now();
+        let decision = decide(&self.store, &self.rules(), &self.overrides(), items, now)?;
         for (item, status) in items.iter().zip(&decision.statuses) {
             match &status.rule {
                 None if status.terms.is_some() => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use redb::{
     Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
+    TableError, WriteTransaction,
 };
 
 use super::StoreError;
@@ -15,8 +15,9 @@ use super::atomic::sync_folder;
 use super::entry;
 use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
+use model::overrides::{Descriptor, Override, OverrideChanges, Overrides};
 use model::record::Row;
-use model::{Change, Changes, Limit, Limits, Target};
+use model::{Change, Changes, Invalid, Limit, Limits, Target};
 
 /// The version of the tables below. Files of another one are refused.
 pub(super) const SCHEMA: u64 = 6;
@@ -29,6 +30,10 @@ const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 /// A source or prefix, and a [`Listing`], both as [`entry`] writes them.
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
 
+/// The text of a descriptor, and an [`Override`] as JSON.
+// Since the schema has its number: a file without it is one without overrides.
+const OVERRIDES: TableDefinition<'_, &str, &str> = TableDefinition::new("overrides");
+
 /// What is replicated in the cluster: rows as `cluster::limits` makes them.
 const REPLICA: TableDefinition<'_, &str, &str> = TableDefinition::new("replica");
 
@@ -40,6 +45,7 @@ pub(super) struct Batch<'a> {
     limits: Rows<'a>,
     /// Entries of the lists.
     lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
+    overrides: Vec<(&'a str, Option<&'a Override>)>,
     /// What is replicated.
     replica: Vec<(&'a str, Option<&'a str>)>,
     notes: Vec<(&'a str, Option<&'a str>)>,
@@ -54,6 +60,7 @@ impl<'a> Batch<'a> {
         Self {
             limits: Rows::new(limits),
             lists,
+            overrides: Vec::new(),
             replica: replica.iter().map(|(key, row)| (key.as_str(), row.as_deref())).collect(),
             notes: Vec::new(),
         }
@@ -65,6 +72,16 @@ impl<'a> Batch<'a> {
         self
     }
 
+    /// The same with changes of overrides.
+    pub(super) fn overriding(mut self, changes: &'a OverrideChanges) -> Self {
+        let row =
+            |(descriptor, to): &'a (Descriptor, Option<Override>)| (descriptor.text(), to.as_ref());
+        self.overrides.extend(changes.iter().map(row));
+        // As of the lists.
+        self.overrides.sort_unstable_by_key(|(descriptor, _)| *descriptor);
+        self
+    }
+
     /// All of `content`, whose limits are `limits`.
     fn all(limits: &'a Changes, content: &'a Content) -> Self {
         let texts = |table: &'a BTreeMap<String, String>| {
@@ -73,6 +90,7 @@ impl<'a> Batch<'a> {
         Self {
             limits: Rows::new(limits),
             lists: content.lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
+            overrides: content.overrides.iter().map(|(it, to)| (it.text(), Some(to))).collect(),
             replica: texts(&content.replica),
             notes: texts(&content.notes),
         }
@@ -85,6 +103,7 @@ pub(super) struct Content {
     pub(super) revision: u64,
     pub(super) limits: Limits,
     pub(super) lists: Lists,
+    pub(super) overrides: Overrides,
     pub(super) replica: BTreeMap<String, String>,
     pub(super) notes: BTreeMap<String, String>,
 }
@@ -144,7 +163,27 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
         lists.insert(net, entry::read(value.value()).map_err(wrong)?);
     }
     let [replica, notes] = [REPLICA, NOTES].map(|table| texts(&transaction, table));
-    Ok(Content { revision, limits, lists, replica: replica?, notes: notes? })
+    let overrides = overrides(&transaction)?;
+    Ok(Content { revision, limits, lists, overrides, replica: replica?, notes: notes? })
+}
+
+fn overrides(transaction: &ReadTransaction) -> Result<Overrides, Unreadable> {
+    let mut found = Vec::new();
+    let table = match transaction.open_table(OVERRIDES) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Overrides::default()),
+        table => table?,
+    };
+    for row in table.iter()? {
+        let (key, text) = row?;
+        let wrong = |problem: String| Unreadable::Corrupt(format!("{}: {problem}", key.value()));
+        let descriptor: Descriptor =
+            key.value().parse().map_err(|error: Invalid| wrong(error.to_string()))?;
+        let limit = serde_json::from_str(text.value()).map_err(|error| wrong(error.to_string()))?;
+        found.push((descriptor, Some(limit)));
+    }
+    let mut overrides = Overrides::default();
+    overrides.apply(&found);
+    Ok(overrides)
 }
 
 fn revision(database: &Database) -> Result<u64, redb::Error> {
@@ -181,6 +220,7 @@ fn put(
     // Every table is there afterwards, as the schema says.
     put_limits(transaction, &batch.limits)?;
     put_lists(transaction, &batch.lists)?;
+    put_overrides(transaction, &batch.overrides)?;
     for (table, rows) in [(REPLICA, &batch.replica), (NOTES, &batch.notes)] {
         let mut table = transaction.open_table(table)?;
         for (key, row) in rows {
@@ -208,6 +248,26 @@ fn put_lists(
         };
         entry::write(listing, &mut value);
         table.insert(key, value.as_slice())?;
+    }
+    Ok(())
+}
+
+fn put_overrides(
+    transaction: &WriteTransaction,
+    rows: &[(&str, Option<&Override>)],
+) -> Result<(), redb::Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut table = transaction.open_table(OVERRIDES)?;
+    for (descriptor, to) in rows {
+        match to {
+            // Plain values always make JSON.
+            Some(to) => {
+                table.insert(*descriptor, serde_json::to_string(to).unwrap_or_default().as_str())?
+            }
+            None => table.remove(*descriptor)?,
+        };
     }
     Ok(())
 }

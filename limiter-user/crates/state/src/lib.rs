@@ -28,6 +28,7 @@ use rows::Rows;
 use vet::{Verdict, vet};
 
 use model::lists::{ListChanges, Lists};
+use model::overrides::{OverrideChanges, Overrides};
 use model::record::Row;
 use model::{Changes, Limits, Target};
 
@@ -42,6 +43,7 @@ pub struct Store {
     mirror: StoreFile,
     limits: Limits,
     lists: Lists,
+    overrides: Overrides,
     replica: BTreeMap<String, String>,
     path: PathBuf,
     recovered: Option<String>,
@@ -72,6 +74,7 @@ impl Store {
             mirror,
             limits: content.limits,
             lists: content.lists,
+            overrides: content.overrides,
             replica: content.replica,
             path: main_path,
             recovered,
@@ -93,6 +96,11 @@ impl Store {
     /// The allow and deny lists.
     pub const fn lists(&self) -> &Lists {
         &self.lists
+    }
+
+    /// The limits of single descriptors.
+    pub const fn overrides(&self) -> &Overrides {
+        &self.overrides
     }
 
     /// What is replicated in the cluster, by key.
@@ -144,7 +152,7 @@ impl Store {
         then: impl FnOnce() -> R,
     ) -> Result<R, StoreError> {
         let none = ListChanges::new();
-        self.write(&Batch::new(changes, &none, replica), replica, |limits, _| {
+        self.write(&Batch::new(changes, &none, replica), replica, |limits, _, _| {
             limits.apply(changes);
             then()
         })
@@ -174,10 +182,24 @@ impl Store {
         then: impl FnOnce(&Lists) -> R,
     ) -> Result<R, StoreError> {
         let none = Changes::default();
-        self.write(&Batch::new(&none, changes, replica), replica, |_, lists| {
+        self.write(&Batch::new(&none, changes, replica), replica, |_, lists, _| {
             lists.apply(changes);
             then(lists)
         })
+    }
+
+    /// Makes changes of overrides durable, with what is replicated of them in the cluster: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Store::apply_then`].
+    pub fn override_with(
+        &mut self,
+        changes: &OverrideChanges,
+        replica: &[Row],
+    ) -> Result<(), StoreError> {
+        let (limits, lists) = (Changes::default(), ListChanges::new());
+        let batch = Batch::new(&limits, &lists, replica).overriding(changes);
+        self.write(&batch, replica, |_, _, overrides| overrides.apply(changes))
     }
 
     /// What was noted under `name`.
@@ -194,14 +216,14 @@ impl Store {
     /// As [`Store::apply_then`].
     pub fn set_note(&mut self, name: &str, text: Option<&str>) -> Result<(), StoreError> {
         let (limits, lists) = (Changes::default(), ListChanges::new());
-        self.write(&Batch::new(&limits, &lists, &[]).noting(name, text), &[], |_, _| ())
+        self.write(&Batch::new(&limits, &lists, &[]).noting(name, text), &[], |_, _, _| ())
     }
 
     fn write<R>(
         &mut self,
         batch: &Batch<'_>,
         rows: &[Row],
-        then: impl FnOnce(&mut Limits, &mut Lists) -> R,
+        then: impl FnOnce(&mut Limits, &mut Lists, &mut Overrides) -> R,
     ) -> Result<R, StoreError> {
         let before = self.main.revision;
         let revision = before + 1;
@@ -209,6 +231,7 @@ impl Store {
         let follows = self.mirror.revision == before;
         let (main, mirror) = (&mut self.main, &mut self.mirror);
         let (limits, lists, replica) = (&mut self.limits, &mut self.lists, &mut self.replica);
+        let overrides = &mut self.overrides;
         let (result, mirrored) = thread::scope(|scope| {
             let (committed, commit) = mpsc::channel();
             let copying = follows.then(|| {
@@ -228,7 +251,7 @@ impl Store {
             }
             // Limits are put in force while the mirror is still being written, as the change is
             // durable already.
-            let result = then(limits, lists);
+            let result = then(limits, lists, overrides);
             let mirrored = match copying {
                 None => None,
                 Some(Err(error)) => Some(Err(format!("no thread to write it: {error}"))),
@@ -243,10 +266,10 @@ impl Store {
         })?;
         let mirrored = mirrored.unwrap_or_else(|| {
             let (limits, lists) = (self.limits.clone(), self.lists.clone());
-            let replica = self.replica.clone();
+            let (overrides, replica) = (self.overrides.clone(), self.replica.clone());
             self.main
                 .notes()
-                .map(|notes| Content { revision, limits, lists, replica, notes })
+                .map(|notes| Content { revision, limits, lists, overrides, replica, notes })
                 .and_then(|all| StoreFile::create(&self.path.with_file_name(MIRROR), &all))
                 .map(|mirror| self.mirror = mirror)
                 .map_err(|error| error.to_string())

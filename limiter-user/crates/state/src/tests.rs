@@ -346,3 +346,28 @@ fn a_note_lasts_in_both_files_until_it_is_removed() {
     assert_eq!(store.note("a").unwrap().as_deref(), Some("one"));
     assert_eq!(store.note("b").unwrap(), None);
 }
+
+#[test]
+fn overrides_are_there_again_from_either_file() {
+    let user = |number: u32| {
+        model::overrides::Descriptor::new("api", [("user", number.to_string().as_str())]).unwrap()
+    };
+    let limit = model::meter::Limit::of_rate("5/second").unwrap();
+    let set = model::overrides::Override::new(limit, None, false).unwrap();
+    // A file of an earlier version has none, and no table for them.
+    let (directory, _) = filled();
+    let mut store = Store::open(directory.path()).unwrap();
+    assert!(store.overrides().is_empty());
+    let changes = (1..=3).map(|number| (user(number), Some(set))).collect();
+    let rows = [("a key".to_owned(), Some("a row".to_owned()))];
+    store.override_with(&changes, &rows).unwrap();
+    store.override_with(&vec![(user(2), None)], &[]).unwrap();
+    let expected = store.overrides().clone();
+    assert_eq!((expected.len(), store.replica().len()), (2, 1));
+    drop(store);
+    for name in [MAIN, MIRROR] {
+        fs::write(directory.path().join(name), "damage").unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        assert_eq!((store.overrides(), store.replica().len()), (&expected, 1));
+    }
+}

@@ -4,7 +4,6 @@ use std::{thread, time::Instant};
 
 use decide::{
     key::{Secret, Space},
-    meter::{Limit, Meter},
     store::{Act, Store},
     table::{self, Table},
 };
@@ -17,6 +16,7 @@ use limiter_common::{
     sketch::{Shape, Window},
     table::WAYS,
 };
+use model::meter::{Limit, Meter};
 use serde::Serialize;
 use tests::machine::median;
 

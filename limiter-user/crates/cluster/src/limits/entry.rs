@@ -1,4 +1,4 @@
-//! What is replicated: a limit or a denial for each target, or that there is none any more.
+//! What is replicated: a limit or a denial for each target, the limit of a descriptor, or that there is none any more.
 
 use std::fmt;
 
@@ -9,6 +9,7 @@ use siphasher::sip::SipHasher13;
 use super::clock::{Stamp, WallMs};
 use crate::HostId;
 use model::lists::{Action, Listing};
+use model::overrides::{Descriptor, Override};
 use model::{Limit, Target, record};
 
 /// How long it is remembered that something was removed or has ended, ms: a week. Who was away for longer
@@ -19,12 +20,14 @@ pub const KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 const MAX_LEN: usize = 700;
 
 /// What an entry is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// The limit of a target.
     Limit(Target),
     /// The deny list's entry for a source or prefix.
     Denied(IpNet),
+    /// The limit of a descriptor.
+    Override(Descriptor),
 }
 
 /// What there is of an item.
@@ -34,16 +37,20 @@ pub enum Value {
     Limit(Limit),
     /// An entry of the deny list.
     Denied(Listing),
+    /// The limit of a descriptor.
+    Override(Override),
 }
 
-/// How denied sources are told from limits' targets, as text.
+/// How denied sources and descriptors are told from limits' targets, as text.
 const DENIED: &str = "denied ";
+const OVERRIDE: &str = "override ";
 
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limit(target) => write!(f, "{target}"),
             Self::Denied(net) => write!(f, "{DENIED}{net}"),
+            Self::Override(descriptor) => write!(f, "{OVERRIDE}{}", descriptor.text()),
         }
     }
 }
@@ -51,6 +58,11 @@ impl fmt::Display for Item {
 impl Item {
     /// Reads what `Display` has written.
     pub(super) fn read(text: &str) -> Option<Self> {
+        if let Some(descriptor) = text.strip_prefix(OVERRIDE) {
+            let read: Descriptor = descriptor.parse().ok()?;
+            // One spelling for each, as of prefixes.
+            return (read.text() == descriptor).then_some(Self::Override(read));
+        }
         match text.strip_prefix(DENIED) {
             Some(net) => {
                 // One spelling for each prefix: `10.0.0.1/8` and `10.0.0.0/8` would be two entries for one source.
@@ -90,6 +102,10 @@ impl Item {
                 }
                 Ok(Value::Denied(listing))
             }
+            Self::Override(_) => {
+                let read = serde_json::from_str(content);
+                read.map(Value::Override).map_err(|error| error.to_string())
+            }
         }
     }
 }
@@ -101,6 +117,7 @@ impl Value {
             Self::Limit(limit) => record::record(&limit.amount),
             // Plain values always make JSON.
             Self::Denied(listing) => serde_json::to_string(listing).unwrap_or_default(),
+            Self::Override(to) => serde_json::to_string(to).unwrap_or_default(),
         }
     }
 
@@ -108,7 +125,9 @@ impl Value {
     pub(super) fn end(&self) -> Option<WallMs> {
         match self {
             Self::Limit(_) => None,
-            Self::Denied(listing) => listing.until.map(|until| u64::from(until) * 1000),
+            Self::Denied(Listing { until, .. }) | Self::Override(Override { until, .. }) => {
+                until.map(|until| u64::from(until) * 1000)
+            }
         }
     }
 }
@@ -190,24 +209,39 @@ mod tests {
         for (item, value) in [
             (Item::Limit(limit.target), Value::Limit(limit)),
             (Item::Denied("2001:db8::/64".parse().unwrap()), Value::Denied(listing)),
+            (
+                Item::Override(Descriptor::new("api", [("user", "a b")]).unwrap()),
+                Value::Override(
+                    Override::new(model::meter::Limit::of_rate("5/hour").unwrap(), None, true)
+                        .unwrap(),
+                ),
+            ),
         ] {
-            assert_eq!(Item::read(&item.to_string()), Some(item));
+            assert_eq!(Item::read(&item.to_string()), Some(item.clone()));
             assert_eq!(item.value(&value.text()), Ok(value));
         }
-        for wrong in ["", "denied default", "denied 10.0.0.1/8", "10.0.0.1/8", "denied"] {
+        for wrong in [
+            "",
+            "denied default",
+            "denied 10.0.0.1/8",
+            "10.0.0.1/8",
+            "denied",
+            "override api",
+            r#"override ["api", "user", "1"]"#,
+        ] {
             assert_eq!(Item::read(wrong), None, "{wrong}");
         }
         let (target, net) =
             (Item::Limit(Target::DEFAULT), Item::Denied("10.0.0.0/8".parse().unwrap()));
         for (item, wrong) in [
-            (target, ""),
-            (target, r#"{"rate":"5pps","burst":5}"#),
+            (target.clone(), ""),
+            (target.clone(), r#"{"rate":"5pps","burst":5}"#),
             (
                 target,
                 r#"{"rate":"5pps","burst":0,"scope":{"cluster":{"partition":"conservative"}}}"#,
             ),
-            (net, r#"{"action":"allow","added":1}"#),
-            (net, r#"{"action":"deny","added":1,"reason":"two\nlines"}"#),
+            (net.clone(), r#"{"action":"allow","added":1}"#),
+            (net.clone(), r#"{"action":"deny","added":1,"reason":"two\nlines"}"#),
             (net, "[]"),
         ] {
             item.value(wrong).unwrap_err();

@@ -136,7 +136,7 @@ impl LimitOf for Replica {
     fn limit_of(&self, target: &Target) -> Option<Limit> {
         match self.get(&Item::Limit(*target))? {
             Value::Limit(limit) => Some(limit),
-            Value::Denied(_) => None,
+            Value::Denied(_) | Value::Override(_) => None,
         }
     }
 }
@@ -200,7 +200,7 @@ impl Replica {
     /// All that there is.
     pub fn iter(&self) -> impl Iterator<Item = (Item, Value)> {
         self.table.iter().filter_map(|(item, entry)| match &entry.content {
-            Content::Is(content) => Some((*item, item.value(content).ok()?)),
+            Content::Is(content) => Some((item.clone(), item.value(content).ok()?)),
             Content::Gone(_) => None,
         })
     }
@@ -236,8 +236,8 @@ impl Replica {
         if !entry.fits(&item) || (!known && (value.is_none() || self.is_full())) {
             return false;
         }
-        self.put(item, entry, value.and_then(Value::end));
         let place = item.place();
+        self.put(item, entry, value.and_then(Value::end));
         self.peers.values_mut().for_each(|peer| peer.send((place, place)));
         true
     }
@@ -340,7 +340,7 @@ impl Replica {
     }
 
     fn put(&mut self, item: Item, entry: Entry, end: Option<WallMs>) {
-        let former = self.table.put(item, entry, end);
+        let former = self.table.put(item.clone(), entry, end);
         // The first former one stays: `undo` goes back to what is durable, not to a change in between.
         self.unsaved.entry(item).or_insert(former);
     }
@@ -444,15 +444,15 @@ impl Replica {
                 self.refused.forgotten += 1;
                 // As long as the peer may need to hear of it, and no later change of it is hidden.
                 let (stamp, content) = (entry.stamp.next(), Content::Gone(now.wall));
-                self.put(item, Entry { stamp, host: self.me.0, content }, None);
                 let place = item.place();
+                self.put(item, Entry { stamp, host: self.me.0, content }, None);
                 self.peers.get_mut(&from)?.send((place, place));
                 return None;
             }
             None => {}
         }
         let by = entry.host();
-        self.put(item, entry, end);
+        self.put(item.clone(), entry, end);
         (value.is_some() || was_live).then_some(Applied { item, value, by })
     }
 

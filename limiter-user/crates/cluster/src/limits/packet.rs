@@ -184,7 +184,7 @@ impl Load {
             return false;
         }
         self.size = size;
-        self.entries.push((*item, entry.clone()));
+        self.entries.push((item.clone(), entry.clone()));
         true
     }
 }

@@ -97,7 +97,7 @@ impl Table {
     }
 
     pub(super) fn get(&self, item: &Item) -> Option<&Entry> {
-        self.entries.get(&(item.place(), *item)).map(|kept| &kept.entry)
+        self.entries.get(&(item.place(), item.clone())).map(|kept| &kept.entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Item, &Entry)> {
@@ -111,7 +111,7 @@ impl Table {
         let (place, hash) = (item.place(), entry.hash(&item));
         self.live += usize::from(entry.is_live());
         self.add(place, hash);
-        self.ends.extend(until.map(|until| (until, place, item)));
+        self.ends.extend(until.map(|until| (until, place, item.clone())));
         self.entries.insert((place, item), Stored { entry, hash, until });
         former
     }
@@ -119,12 +119,12 @@ impl Table {
     /// Removes an entry without a trace. Returns it.
     pub(super) fn remove(&mut self, item: &Item) -> Option<Entry> {
         let place = item.place();
-        let Stored { entry, hash, until } = self.entries.remove(&(place, *item))?;
+        let Stored { entry, hash, until } = self.entries.remove(&(place, item.clone()))?;
         // A sum can be taken back: so a change costs one entry, not a walk over a million.
         self.add(place, hash.wrapping_neg());
         self.live -= usize::from(entry.is_live());
         if let Some(until) = until {
-            self.ends.remove(&(until, place, *item));
+            self.ends.remove(&(until, place, item.clone()));
         }
         Some(entry)
     }
@@ -137,7 +137,7 @@ impl Table {
 
     /// One item whose entry can be forgotten at `wall`.
     pub(super) fn over(&self, wall: WallMs) -> Option<Item> {
-        self.ends.first().filter(|(until, ..)| *until <= wall).map(|(.., item)| *item)
+        self.ends.first().filter(|(until, ..)| *until <= wall).map(|(.., item)| item.clone())
     }
 
     /// Whether an entry that ends at `end`, if it does, could be forgotten at once.
@@ -197,7 +197,7 @@ fn range((first, last): (u64, u64)) -> impl std::ops::RangeBounds<(u64, Item)> {
     // The least item: limits come before denials, everyone before prefixes.
     let least = Item::Limit(model::Target::DEFAULT);
     let end = match last.checked_add(1) {
-        Some(next) => Excluded((next, least)),
+        Some(next) => Excluded((next, least.clone())),
         None => Unbounded,
     };
     (Included((first, least)), end)

@@ -211,7 +211,7 @@ proptest! {
         // The latest that was said of each item.
         let mut said: BTreeMap<Item, (Entry, Option<Value>)> = BTreeMap::new();
         let mut say = |net: &mut Net, host: usize, item: Item, value: Option<Value>| {
-            if !net.set(host, item, value.as_ref()) {
+            if !net.set(host, item.clone(), value.as_ref()) {
                 return;
             }
             let entry = net.replicas[host].table.get(&item).unwrap().clone();
@@ -293,11 +293,11 @@ proptest! {
 fn a_change_reaches_all_at_once_and_loss_is_made_good() {
     let mut net = Net::new(5);
     let (item, value) = limit(1, 5);
-    net.set(2, item, Some(&value));
+    net.set(2, item.clone(), Some(&value));
     net.pass(0);
     assert_eq!(net.wire.len(), 4, "a packet for each");
     net.deliver_all();
-    assert_eq!(net.state(), BTreeMap::from([(item, value.clone())]));
+    assert_eq!(net.state(), BTreeMap::from([(item.clone(), value.clone())]));
     assert_eq!(net.replicas[0].author(&item), Some(id(2)));
     // All packets of a removal are lost.
     net.set(4, item, None);
@@ -326,7 +326,7 @@ fn who_joins_gets_all_and_one_difference_costs_little() {
     assert!(net.bytes < 10_000 * 150);
     // One of them is changed, and nobody hears it.
     let (item, value) = limit(777, 9);
-    net.set(0, item, Some(&value));
+    net.set(0, item.clone(), Some(&value));
     net.pass(0);
     net.wire.clear();
     net.bytes = 0;
@@ -340,21 +340,21 @@ fn who_joins_gets_all_and_one_difference_costs_little() {
 fn what_was_removed_stays_so_when_a_host_comes_back_after_weeks() {
     let mut net = Net::new(3);
     let items: Vec<_> = (0..4).map(|number| limit(number, 5)).collect();
-    items.iter().for_each(|(item, value)| assert!(net.set(0, *item, Some(value))));
+    items.iter().for_each(|(item, value)| assert!(net.set(0, item.clone(), Some(value))));
     net.settle();
     net.away[2] = true;
-    net.set(0, items[0].0, None);
-    net.set(1, items[1].0, None);
+    net.set(0, items[0].0.clone(), None);
+    net.set(1, items[1].0.clone(), None);
     // Who is away says something, too.
     let (theirs, value) = limit(9, 1);
-    net.set(2, items[3].0, Some(&limit(3, 8).1));
+    net.set(2, items[3].0.clone(), Some(&limit(3, 8).1));
     net.settle();
     for _ in 0..16 {
         net.pass(KEPT_MS / 8);
         net.wire.clear();
     }
     assert_eq!(net.replicas[0].report().removed, 0, "the removals are forgotten");
-    net.set(2, theirs, Some(&value));
+    net.set(2, theirs.clone(), Some(&value));
     net.away[2] = false;
     let took = net.settle();
     let state = net.state();
@@ -380,11 +380,11 @@ fn a_new_host_that_hears_the_one_from_long_ago_first_is_put_right() {
     net.away[1] = true;
     let (item, value) = limit(1, 5);
     let (other, stays) = limit(2, 5);
-    net.set(0, item, Some(&value));
-    net.set(0, other, Some(&stays));
+    net.set(0, item.clone(), Some(&value));
+    net.set(0, other.clone(), Some(&stays));
     net.settle();
     net.away[2] = true;
-    net.set(0, item, None);
+    net.set(0, item.clone(), None);
     for _ in 0..16 {
         net.pass(KEPT_MS / 8);
         net.wire.clear();
@@ -417,18 +417,18 @@ fn clocks_that_are_far_ahead_are_refused_and_told() {
     let mut net = Net::new(2);
     net.offsets[0] = HOUR;
     let (item, value) = limit(1, 5);
-    net.set(0, item, Some(&value));
+    net.set(0, item.clone(), Some(&value));
     net.settle();
     // Behind by an hour, its changes still come after what it has heard.
     let (_, later) = limit(1, 6);
-    net.set(1, item, Some(&later));
+    net.set(1, item.clone(), Some(&later));
     net.settle();
     assert_eq!(net.state()[&item], later);
     let ahead = net.replicas[1].report().clock_ahead_ms as i64;
     assert!((HOUR - 10_000..=HOUR).contains(&ahead), "{ahead}");
     net.offsets[0] = 30 * 24 * HOUR;
     let (far, _) = limit(2, 5);
-    net.set(0, far, Some(&value));
+    net.set(0, far.clone(), Some(&value));
     for _ in 0..100 {
         net.pass(100);
         net.deliver_all();
@@ -442,11 +442,11 @@ fn clocks_that_are_far_ahead_are_refused_and_told() {
 fn a_change_that_could_not_be_stored_is_undone() {
     let mut net = Net::new(2);
     let ((item, value), (_, other)) = (limit(1, 5), limit(1, 6));
-    net.set(0, item, Some(&value));
+    net.set(0, item.clone(), Some(&value));
     let digest = net.replicas[0].digest();
     let (new, _) = denial(1, None);
-    assert!(net.replicas[0].set(START, item, Some(&other)));
-    assert!(net.replicas[0].set(START, item, None));
+    assert!(net.replicas[0].set(START, item.clone(), Some(&other)));
+    assert!(net.replicas[0].set(START, item.clone(), None));
     assert!(net.replicas[0].set(START, new, Some(&denial(1, None).1)));
     assert_eq!(net.replicas[0].unsaved().len(), 2);
     net.replicas[0].undo();
@@ -468,7 +468,11 @@ fn what_makes_no_sense_is_counted() {
     };
     let (item, value) = limit(1, 5);
     let local = value.text().replace(r#","scope":{"cluster":{"partition":"conservative"}}"#, "");
-    let entries = vec![(item, entry("{}")), (item, entry(&local)), (item, entry(&value.text()))];
+    let entries = vec![
+        (item.clone(), entry("{}")),
+        (item.clone(), entry(&local)),
+        (item.clone(), entry(&value.text())),
+    ];
     let packet = |body| Packet { forgotten: Stamp::default(), body }.bytes();
     let applied = net.replicas[1].receive(now, id(0), &packet(Body::Entries(entries))).unwrap();
     assert_eq!(applied, [Applied { item, value: Some(value), by: id(0) }]);
@@ -490,7 +494,8 @@ fn what_a_later_version_says_is_named_and_changes_nothing() {
     let (item, value) = limit(1, 5);
     let send = |net: &mut Net, at: u64, text: &str| {
         let content = Content::Is(text.into());
-        let entries = vec![(item, Entry { stamp: Stamp::at(START + at), host: 10, content })];
+        let entries =
+            vec![(item.clone(), Entry { stamp: Stamp::at(START + at), host: 10, content })];
         let packet = Packet { forgotten: Stamp::default(), body: Body::Entries(entries) }.bytes();
         let now = net.now(1);
         net.replicas[1].receive(now, id(0), &packet).unwrap()

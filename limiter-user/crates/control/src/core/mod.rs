@@ -17,7 +17,7 @@ use super::events::EventLog;
 use super::history::Past;
 use super::interfaces::Interfaces;
 use super::plane::{Plane, attached, sample};
-use super::rules::{Rules, lists};
+use super::rules::{Rules, lists, overrides};
 use super::services::Services;
 use super::top::Top;
 use ::cluster::ClusterConfig;
@@ -175,6 +175,7 @@ impl Core {
         self.top.look_if_watched(&*rules.plane);
         self.captures.end_forgotten(rules);
         lists::expire(rules);
+        overrides::expire(rules);
         self.bans.ban(rules, Instant::now());
     }
 
@@ -184,9 +185,10 @@ impl Core {
         Ok(())
     }
 
-    /// Tells that the daemon ends, which also ends what streams events. Cannot fail.
+    /// Tells that the daemon ends, which also ends what streams events and overrides. Cannot fail.
     pub fn tell_stopping(&mut self) -> Result<(), Failure> {
         self.events().tell(What::Stopping);
+        self.rules.end_following();
         Ok(())
     }
 

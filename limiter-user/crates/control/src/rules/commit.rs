@@ -1,14 +1,18 @@
 //! How a change is made: durable first, then in force, and undone where it was made if the other fails.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::Rules;
 use super::confirm::Undo;
 use api::error::Failure;
+use tokio::sync::broadcast;
+
 use model::Changes;
 use model::lists::{ListChanges, Listing};
+use model::overrides::OverrideChanges;
 use model::record::Row;
 use state::Store;
 
@@ -45,6 +49,9 @@ impl Rules {
             let stored = self.store.list_with(&undo.lists, &rows, |_| ());
             self.replicated.settle(stored.is_ok());
             stored?;
+        }
+        if !undo.overrides.is_empty() {
+            self.change_overrides(&undo.overrides)?;
         }
         // What the file's lists are beneath has changed.
         self.file.merge(self.store.lists());
@@ -136,6 +143,33 @@ impl Rules {
             tracing::error!("cannot undo a change that failed: {error}");
             self.fault = Some(format!("a change of the lists was half undone: {error}"));
         }
+    }
+
+    /// Changes overrides, and tells the cluster of those that are its, and whoever follows them.
+    pub(super) fn change_overrides(&mut self, changes: &OverrideChanges) -> Result<(), Failure> {
+        let rows = self.replicated.override_rows(changes, self.store.overrides())?;
+        self.change_overrides_with(changes, &rows)
+    }
+
+    /// As [`Rules::change_overrides`], where `rows` are what the replica has changed and is to be durable with it.
+    pub(super) fn change_overrides_with(
+        &mut self,
+        changes: &OverrideChanges,
+        rows: &[Row],
+    ) -> Result<(), Failure> {
+        let stored = self.store.override_with(changes, rows);
+        if !rows.is_empty() {
+            self.replicated.settle(stored.is_ok());
+        }
+        stored?;
+        // Nobody may follow them.
+        let _ = self.followers.send(Arc::new(changes.clone()));
+        Ok(())
+    }
+
+    /// Ends the streams of those who follow overrides.
+    pub(crate) fn end_following(&mut self) {
+        self.followers = broadcast::Sender::new(1);
     }
 
     /// What becomes of the lists in force when those set at run time change.

@@ -24,6 +24,7 @@ use api::requests::ChangeOptions;
 use api::{ConfirmReport, PendingReport};
 use model::Changes;
 use model::lists::ListChanges;
+use model::overrides::OverrideChanges;
 use settings::Settings;
 use state::Store;
 use telemetry::What;
@@ -51,11 +52,12 @@ pub fn check_period(period: Duration) -> Result<(), Failure> {
     .hint("give a time from 1s to 24h, for instance --confirm 60s"))
 }
 
-/// What reverts a change of limits or lists.
+/// What reverts a change of limits, lists or overrides.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Undo {
     pub(super) limits: Changes,
     pub(super) lists: ListChanges,
+    pub(super) overrides: OverrideChanges,
 }
 
 /// What reverts a change.
@@ -70,7 +72,9 @@ enum Revert {
 impl Revert {
     fn targets(&self) -> u64 {
         match self {
-            Self::Rules(undo) => (undo.limits.len() + undo.lists.len()) as u64,
+            Self::Rules(undo) => {
+                (undo.limits.len() + undo.lists.len() + undo.overrides.len()) as u64
+            }
             Self::Settings(_, targets) => *targets,
         }
     }
@@ -344,6 +348,9 @@ fn carry_back(rules: &mut Rules, undo: Revert) -> Result<(), Failure> {
             }
             if !undo.lists.is_empty() {
                 rules.change_lists(&undo.lists)?;
+            }
+            if !undo.overrides.is_empty() {
+                rules.change_overrides(&undo.overrides)?;
             }
             Ok(())
         }

@@ -1,7 +1,7 @@
 //! What is in force on this host: the limits and lists of operators, of the configuration file and of the cluster.
 //!
 //! [`Rules`] owns store and data plane, and each change is made in both or in neither. What operators ask for is a
-//! module of its own: [`limits`], [`lists`], [`shadows`], [`confirm`], [`reload`], [`replicated`]. Each works on the rules
+//! module of its own: [`limits`], [`lists`], [`overrides`], [`shadows`], [`confirm`], [`reload`], [`replicated`]. Each works on the rules
 //! that it is given. It knows neither who watches sources nor who asks.
 
 mod commit;
@@ -9,6 +9,7 @@ pub mod confirm;
 mod file;
 pub mod limits;
 pub mod lists;
+pub mod overrides;
 mod refused;
 pub mod reload;
 pub mod replicated;
@@ -18,10 +19,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::peers::MAX_PEERS;
+use tokio::sync::broadcast;
 
 pub(crate) use self::confirm::Unconfirmed;
 pub(crate) use self::file::FileRules;
@@ -34,6 +37,7 @@ use api::error::Failure;
 use api::{ClusterStatus, LimitOrigin, LimitReport, ListEntry};
 use model::layers::LimitOf;
 use model::lists::{Listing, Lists};
+use model::overrides::OverrideChanges;
 use model::tables::OnFull;
 use model::{Layer, LayeredLimits, Limit, Limits, Management, Target};
 use state::Store;
@@ -71,6 +75,8 @@ pub struct Rules {
     pub(crate) file: FileRules,
     pub(crate) replicated: Replicated,
     pub(crate) unconfirmed: Unconfirmed,
+    /// Who follows changes of overrides.
+    pub(super) followers: broadcast::Sender<Arc<OverrideChanges>>,
     /// Since when each shadow limit is counted.
     pub(crate) shadows: BTreeMap<Target, SystemTime>,
     /// Who may change something, where there is an API.
@@ -91,6 +97,7 @@ impl Rules {
             file: FileRules::default(),
             replicated: Replicated::default(),
             unconfirmed: Unconfirmed::default(),
+            followers: broadcast::Sender::new(overrides::BEHIND),
             shadows: BTreeMap::new(),
             access: None,
             cluster: None,

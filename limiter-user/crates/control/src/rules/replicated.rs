@@ -18,6 +18,7 @@ use dataplane::ClusterTerms;
 use limiter_common::share::FLOORS;
 use model::Share;
 use model::lists::{ListChanges, Listing, Lists};
+use model::overrides::{Descriptor, Override, OverrideChanges, Overrides};
 use model::record::Row;
 use model::scope::no_cluster;
 use model::{Change, Changes, Limit, Limits, Target, Tier, Unit};
@@ -122,6 +123,23 @@ impl Replicated {
         }))
     }
 
+    /// As [`Replicated::rows`], for changes of the overrides that are `stored`.
+    pub(super) fn override_rows(
+        &mut self,
+        changes: &OverrideChanges,
+        stored: &Overrides,
+    ) -> Result<Vec<Row>, Failure> {
+        self.set(changes.iter().filter_map(|(descriptor, to)| {
+            let item = Item::Override(descriptor.clone());
+            match (to, stored.get(descriptor)) {
+                (Some(to), _) => to.cluster.then_some((item, Some(Value::Override(*to)))),
+                // One that has ended does so on all hosts.
+                (None, Some(was)) if was.is_over(now_seconds()) => None,
+                (None, was) => was.is_some_and(|was| was.cluster).then_some((item, None)),
+            }
+        }))
+    }
+
     fn set(
         &mut self,
         items: impl Iterator<Item = (Item, Option<Value>)>,
@@ -132,7 +150,7 @@ impl Replicated {
             if present == value {
                 continue;
             }
-            if !replica.set(wall(), item, value.as_ref()) && value.is_some() {
+            if !replica.set(wall(), item.clone(), value.as_ref()) && value.is_some() {
                 replica.undo();
                 let message = format!("the cluster has no room for {item}");
                 return Err(Failure::new(exit::NEGATIVE, message)
@@ -220,13 +238,16 @@ impl Replicated {
 pub(crate) fn settle(rules: &mut Rules) -> Result<(), Failure> {
     let Some(replica) = rules.replicated.replica() else { return Ok(()) };
     let items: Vec<_> = replica.iter().collect();
-    let (limits, lists) =
+    let Told { limits, lists, overrides } =
         changes_by_cluster(rules, items.into_iter().map(|(item, value)| (item, Some(value))));
     if !limits.is_empty() {
         rules.store.apply(&limits)?;
     }
     if !lists.is_empty() {
         rules.store.list_then(&lists, |_| ())?;
+    }
+    if !overrides.is_empty() {
+        rules.store.override_with(&overrides, &[])?;
     }
     rules.file.merge(rules.store.lists());
     Ok(())
@@ -259,6 +280,14 @@ pub(super) fn denied_by_cluster(rules: &Rules, net: &IpNet) -> Option<Listing> {
         Value::Denied(listing) if !listing.is_over(now_seconds()) => {
             Some(Listing { cluster: true, ..listing })
         }
+        _ => None,
+    }
+}
+
+/// The cluster's limit for a descriptor.
+pub(super) fn overridden(rules: &Rules, descriptor: &Descriptor) -> Option<Override> {
+    match rules.replicated.replica()?.get(&Item::Override(descriptor.clone()))? {
+        Value::Override(to) => Some(Override { cluster: true, ..to }),
         _ => None,
     }
 }
@@ -314,12 +343,21 @@ pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
     })
 }
 
+/// What the cluster changes in the store of this host.
+#[derive(Default)]
+struct Told {
+    limits: Changes,
+    lists: ListChanges,
+    overrides: OverrideChanges,
+}
+
 /// What `items` of the cluster change in the store of this host.
 fn changes_by_cluster(
     rules: &mut Rules,
     items: impl Iterator<Item = (Item, Option<Value>)>,
-) -> (Changes, ListChanges) {
+) -> Told {
     let (mut limits, mut lists) = (Vec::new(), ListChanges::new());
+    let mut overrides = OverrideChanges::new();
     for (item, value) in items {
         match (item, value) {
             (Item::Limit(target), value) => {
@@ -355,9 +393,21 @@ fn changes_by_cluster(
                 }
                 lists.push((net, wanted));
             }
+            (Item::Override(descriptor), value) => {
+                let stored = rules.store.overrides().get(&descriptor);
+                let wanted = match value {
+                    Some(Value::Override(to)) => Some(Override { cluster: true, ..to }),
+                    _ => None,
+                };
+                let over = wanted.is_some_and(|wanted| wanted.is_over(now_seconds()));
+                let own = stored.is_some_and(|stored| !stored.cluster);
+                if !(own || over || stored == wanted.as_ref()) {
+                    overrides.push((descriptor, wanted));
+                }
+            }
         }
     }
-    (limits.into_iter().collect(), lists)
+    Told { limits: limits.into_iter().collect(), lists, overrides }
 }
 
 /// Whether a change that others have made can be made here, after those `before` it.
@@ -397,36 +447,37 @@ pub(crate) fn receive(
         return Ok(());
     }
     let items = applied.into_iter().map(|Applied { item, value, .. }| (item, value));
-    let (limits, lists) = changes_by_cluster(rules, items);
-    let done = take_from_cluster(rules, &limits, &lists, rows);
+    let told = changes_by_cluster(rules, items);
+    let done = take_from_cluster(rules, &told, rows);
     let problem = done.as_ref().err().map(ToString::to_string);
     if let Some(part) = &mut rules.replicated.0 {
         part.problem = problem;
     }
     if done.is_ok() {
-        tell_taken(rules, name, &limits, &lists);
+        tell_taken(rules, name, &told);
     }
     done
 }
 
-fn take_from_cluster(
-    rules: &mut Rules,
-    limits: &Changes,
-    lists: &ListChanges,
-    rows: Vec<Row>,
-) -> Result<(), Failure> {
-    // Lists first: should the daemon end in between, the start goes on from the older replica.
+fn take_from_cluster(rules: &mut Rules, told: &Told, rows: Vec<Row>) -> Result<(), Failure> {
+    let Told { limits, lists, overrides } = told;
+    // These first: should the daemon end in between, the start goes on from the older replica.
+    let mut changed = Ok(());
     if !lists.is_empty() {
-        let changed = rules.change_lists_with(lists, &[]);
-        if changed.is_err() {
-            rules.replicated.settle(false);
-            return changed;
-        }
+        changed = rules.change_lists_with(lists, &[]);
+    }
+    if changed.is_ok() && !overrides.is_empty() {
+        changed = rules.change_overrides_with(overrides, &[]);
+    }
+    if changed.is_err() {
+        rules.replicated.settle(false);
+        return changed;
     }
     rules.change_with(limits, rows)
 }
 
-fn tell_taken(rules: &mut Rules, name: &str, limits: &Changes, lists: &ListChanges) {
+fn tell_taken(rules: &mut Rules, name: &str, told: &Told) {
+    let Told { limits, lists, overrides } = told;
     let by = rules.events.by.replace(By::cluster(name));
     for change in limits.iter().take(NAMED) {
         let what = match change {
@@ -446,10 +497,13 @@ fn tell_taken(rules: &mut Rules, name: &str, limits: &Changes, lists: &ListChang
             None,
         );
     }
-    if !lists.is_empty() {
-        let what = format!("{} entries of the deny list changed", lists.len());
-        rules.events.tell_policy(what, &ChangeOptions::default(), None);
-    }
+    let mut tell = |count: usize, what: &str| {
+        if count > 0 {
+            rules.events.tell_policy(format!("{count} {what}"), &ChangeOptions::default(), None);
+        }
+    };
+    tell(lists.len(), "entries of the deny list changed");
+    tell(overrides.len(), "overrides changed");
     rules.events.by = by;
 }
 

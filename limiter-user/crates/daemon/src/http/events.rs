@@ -31,6 +31,22 @@ const MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Places(Arc<Semaphore>);
 
+impl Places {
+    /// Takes one.
+    ///
+    /// # Errors
+    /// If all are taken.
+    pub(super) fn take(self) -> Result<OwnedSemaphorePermit, Refusal> {
+        // Refused instead of queued: a monitor that waits without a word looks like one without
+        // events.
+        self.0.try_acquire_owned().map_err(|_| {
+            let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen already"))
+                .hint("end one of them: `ss -xp` shows who is connected to the socket");
+            Refusal(StatusCode::SERVICE_UNAVAILABLE, failure)
+        })
+    }
+}
+
 impl Default for Places {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(MAX)))
@@ -86,17 +102,11 @@ fn kinds(text: Option<&str>) -> Result<Vec<Kind>, Failure> {
 
 pub(super) async fn events(
     State(host): State<Host>,
-    Extension(Places(places)): Extension<Places>,
+    Extension(places): Extension<Places>,
     Parsed(Query(query)): Parsed<Query<EventsQuery>>,
 ) -> Result<Response, Refusal> {
     let wanted = kinds(query.kinds.as_deref())?;
-    // Refused instead of queued: a monitor that waits without a word looks like one without
-    // events.
-    let place = places.try_acquire_owned().map_err(|_| {
-        let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen to events"))
-            .hint("end one of them: `ss -xp` shows who is connected to the socket");
-        Refusal(StatusCode::SERVICE_UNAVAILABLE, failure)
-    })?;
+    let place = places.take()?;
     let events = host.with(|core| Ok(core.bus().events())).await?;
     let listener = Listener { events, wanted, has_ended: false, _place: place };
     // hyper sends the head of the answer with the first bytes: without any, the client would wait for an event

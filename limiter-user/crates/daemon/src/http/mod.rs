@@ -9,6 +9,7 @@ mod history;
 mod limits;
 mod lists;
 mod metrics;
+mod overrides;
 mod peer;
 mod shadows;
 mod sketch;
@@ -53,6 +54,12 @@ pub fn router(host: Host) -> Router {
         // Not a DELETE: RFC 9110 (9.3.5) gives its body no meaning, and the targets are the body.
         .route("/v1/lists/{list}/remove", post(lists::remove).layer(long_body()))
         .route("/v1/lists/{list}/clear", post(lists::clear))
+        .route("/v1/overrides", get(overrides::list).post(overrides::set).layer(long_body()))
+        .route("/v1/overrides/remove", post(overrides::unset).layer(long_body()))
+        .route(
+            "/v1/overrides/follow",
+            get(overrides::follow).layer(Extension(events::Places::default())),
+        )
         .route("/v1/sketch", get(sketch::save))
         .route("/v1/sketch/cells", post(sketch::cells))
         .route("/v1/suggest", get(suggest::suggest))

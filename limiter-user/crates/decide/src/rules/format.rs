@@ -1,11 +1,9 @@
 //! The file format: that of `envoyproxy/ratelimit`, read as it is, and some keys more.
 
-use std::time::Duration;
-
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use crate::meter::Choice;
+use model::meter::Choice;
 
 /// One file: a domain.
 #[derive(Debug, Deserialize)]
@@ -73,65 +71,4 @@ pub(super) struct PushDown {
 #[serde(deny_unknown_fields)]
 pub(super) struct Replaces {
     pub(super) name: Option<String>,
-}
-
-/// The unit of time of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A second.
-    Second,
-    /// A minute.
-    Minute,
-    /// An hour.
-    Hour,
-    /// A day of 24 hours.
-    Day,
-    /// 7 days.
-    Week,
-    /// 30 days.
-    Month,
-    /// 365 days.
-    Year,
-}
-
-impl Unit {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The unit that is as long as a window.
-    #[must_use]
-    pub fn of(window: Duration) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.duration() == window)
-    }
-
-    /// By its name, in any case.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name.to_ascii_lowercase().as_str() {
-            "second" => Self::Second,
-            "minute" => Self::Minute,
-            "hour" => Self::Hour,
-            "day" => Self::Day,
-            "week" => Self::Week,
-            "month" => Self::Month,
-            "year" => Self::Year,
-            _ => return None,
-        })
-    }
-
-    /// How long it is.
-    #[must_use]
-    pub const fn duration(self) -> Duration {
-        const DAY: u64 = 86_400;
-        Duration::from_secs(match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
-        })
-    }
 }

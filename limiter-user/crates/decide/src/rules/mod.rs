@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use format::Unit;
-
 use crate::key::{KeyHash, Secret};
-use crate::meter::{Limit, LimitError, Meter};
 use format::{Descriptor, File, RateLimit};
+use model::meter::{Limit, LimitError, Meter, Unit};
 
 /// The limits of all domains.
 #[derive(Debug, Default)]
@@ -98,10 +96,10 @@ pub struct Rule {
 }
 
 /// When an address is to be denied by the kernel, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushDown {
-    /// The limit of what is denied: above it, the address is.
-    pub above: Meter,
+    /// How many times its limit somebody asks for who is to be denied, 2 to 10,000.
+    pub factor: u32,
     /// For how long, 1 s to 30 days.
     pub span: Duration,
 }
@@ -438,10 +436,20 @@ impl PushDown {
         let span = humantime::parse_duration(&written.r#for).ok();
         let span = span.filter(|span| (Duration::from_secs(1)..=MAX_SPAN).contains(span));
         let span = span.ok_or_else(|| Problem::For(path.to_owned(), written.r#for.clone()))?;
+        let push_down = Self { factor: written.factor, span };
+        let above = push_down.above(&terms.limit);
+        above.map_err(|error| Problem::Limit(path.to_owned(), error))?;
+        Ok(push_down)
+    }
+
+    /// The limit of what is denied by a `limit`: above it, the address is.
+    ///
+    /// # Errors
+    /// If so many times the limit is none.
+    pub fn above(&self, limit: &Limit) -> Result<Meter, LimitError> {
         // What is denied is what is above the limit. Of a limit of nothing all is: one more than that counts.
-        let requests = terms.limit.requests.max(1).saturating_mul(u64::from(written.factor) - 1);
-        let above = Meter::new(&Limit::new(requests, terms.limit.window));
-        Ok(Self { above: above.map_err(|error| Problem::Limit(path.to_owned(), error))?, span })
+        let requests = limit.requests.max(1).saturating_mul(u64::from(self.factor) - 1);
+        Meter::new(&Limit::new(requests, limit.window))
     }
 }
 

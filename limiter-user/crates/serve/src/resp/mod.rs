@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use decide::meter::{Limit, span};
 use decide::store::Act;
 use limiter_common::gcra::Ticks;
 use listen::Connection;
 use listen::token::Token;
+use model::meter::{Limit, span};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};

@@ -8,6 +8,7 @@ use super::Undo;
 use super::clock::{Clocks, Deadline};
 use api::error::{Failure, exit};
 use model::lists::ListChanges;
+use model::overrides::OverrideChanges;
 use state::Store;
 
 /// Its name among the notes.
@@ -39,6 +40,9 @@ struct Content {
     undo: Vec<(String, Option<String>)>,
     /// Each listed target and its entry before.
     lists: ListChanges,
+    /// Each descriptor and its limit before.
+    #[serde(default)]
+    overrides: OverrideChanges,
 }
 
 /// What a note says: a change and how to revert it, or why it makes no sense.
@@ -49,8 +53,9 @@ type Found = Result<(Record, Undo), String>;
 /// # Errors
 /// If the store cannot be written.
 pub(super) fn write(store: &mut Store, record: &Record, undo: &Undo) -> Result<(), Failure> {
-    let (rows, lists) = (state::to_rows(&undo.limits), undo.lists.clone());
-    note(store, NOTE, &Content { record: record.clone(), undo: rows, lists })
+    let Undo { limits, lists, overrides } = undo.clone();
+    let (record, undo) = (record.clone(), state::to_rows(&limits));
+    note(store, NOTE, &Content { record, undo, lists, overrides })
 }
 
 /// Notes `content` in the store durably, under `name`.
@@ -74,5 +79,5 @@ pub(super) fn read(store: &mut Store) -> Result<Option<Found>, Failure> {
 fn parse(text: &str) -> Found {
     let content: Content = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let limits = state::from_rows(&content.undo)?;
-    Ok((content.record, Undo { limits, lists: content.lists }))
+    Ok((content.record, Undo { limits, lists: content.lists, overrides: content.overrides }))
 }

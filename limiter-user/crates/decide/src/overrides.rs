@@ -1,0 +1,108 @@
+//! Limits of single descriptors that hold in place of what the rules say.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use limiter_common::gcra::Ticks;
+use model::meter::{Limit, LimitError};
+
+use crate::key::{KeyHash, Secret};
+use crate::rules::{Entry, Rule, Rules, Terms, key};
+
+/// The limits of descriptors, by the hashes of these.
+// By hash and with one copy of each limit: a million take 50 MB.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    all: HashMap<KeyHash, Entered>,
+    terms: Vec<Terms>,
+    numbers: HashMap<Limit, u32>,
+}
+
+/// What a descriptor has.
+#[derive(Clone, Copy, Debug)]
+struct Entered {
+    /// Which of the limits.
+    number: u32,
+    /// When it ends; the latest time if it does not.
+    end: Ticks,
+}
+
+/// What holds for a descriptor.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The bucket.
+    pub key: KeyHash,
+    /// Its rule, if there is one.
+    pub rule: Option<Arc<Rule>>,
+    /// Its limit; none if it is unlimited.
+    pub terms: Option<Terms>,
+}
+
+impl Overrides {
+    /// Sets the limit of a descriptor, until `end` if there is one.
+    ///
+    /// # Errors
+    /// If there can be no such limit.
+    pub fn set(
+        &mut self,
+        key: KeyHash,
+        limit: Limit,
+        end: Option<Ticks>,
+    ) -> Result<(), LimitError> {
+        let number = match self.numbers.get(&limit) {
+            Some(number) => *number,
+            None => {
+                let number = self.terms.len() as u32;
+                self.terms.push(Terms::new(limit)?);
+                self.numbers.insert(limit, number);
+                number
+            }
+        };
+        self.all.insert(key, Entered { number, end: end.unwrap_or(Ticks::MAX) });
+        Ok(())
+    }
+
+    /// Lets a descriptor have what the rules say.
+    pub fn unset(&mut self, key: KeyHash) {
+        self.all.remove(&key);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn get(&self, key: KeyHash, now: Ticks) -> Option<Terms> {
+        let entered = self.all.get(&key).filter(|entered| now < entered.end)?;
+        self.terms.get(entered.number as usize).copied()
+    }
+
+    /// What holds for a descriptor at `now`: its own limit, else that of its rule. Shadows and quotas are a matter of the
+    /// rule. `scratch` is overwritten.
+    #[must_use]
+    pub fn find(
+        &self,
+        rules: &Rules,
+        secret: Secret,
+        (domain, entries): (&str, &[Entry<'_>]),
+        now: Ticks,
+        scratch: &mut String,
+    ) -> Option<Held> {
+        let found = rules.find(secret, domain, entries, scratch);
+        if !self.is_empty() {
+            // Not the key that it shares with others by a pattern: this limit is its alone.
+            let key = key(secret, domain, entries);
+            if let Some(terms) = self.get(key, now) {
+                return Some(Held { key, rule: found.map(|found| found.rule), terms: Some(terms) });
+            }
+        }
+        found.map(|found| Held { key: found.key, terms: found.rule.terms, rule: Some(found.rule) })
+    }
+}

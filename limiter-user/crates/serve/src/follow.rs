@@ -1,0 +1,88 @@
+//! The limits that single descriptors have of their own come from the host's daemon, and are in force as they change.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Followed;
+use api::client::Client;
+use decide::overrides::Overrides;
+use decide::rules::{Entry, key};
+use model::meter::ticks;
+use tokio::sync::watch;
+
+use crate::service::Service;
+
+/// How soon the daemon is asked again after its stream has ended.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the first answers wait for the daemon.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Follows the daemon at `socket`, as long as the runtime lives. Returns when all that there are is in force, or after a
+/// moment without the daemon.
+pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
+    let (told, mut whole) = watch::channel(false);
+    tokio::spawn(run(service, socket, told));
+    if tokio::time::timeout(TIMEOUT, whole.wait_for(|whole| *whole)).await.is_err() {
+        tracing::warn!(
+            "the daemon does not tell of `limiter rule`: rules in files hold until it does"
+        );
+    }
+}
+
+async fn run(service: Arc<Service>, socket: PathBuf, whole: watch::Sender<bool>) {
+    let daemon = Client::new(&socket);
+    let mut warned = false;
+    loop {
+        // All that there are, until they are whole; from then on changes.
+        let mut new = Some(Overrides::default());
+        let each = |line: &[u8]| {
+            // A line that a later daemon writes must not end the stream.
+            let Ok(followed) = serde_json::from_slice::<Followed>(line) else {
+                tracing::warn!("the daemon tells of a limit that makes no sense here");
+                return Ok(ControlFlow::Continue(()));
+            };
+            match (&followed.descriptor, &mut new) {
+                (Some(_), Some(new)) => take(&service, new, &followed),
+                (Some(_), None) => take(&service, &mut service.overrides_mut(), &followed),
+                (None, _) => {
+                    let Some(all) = new.take() else { return Ok(ControlFlow::Continue(())) };
+                    tracing::info!("{} descriptors have limits of their own", all.len());
+                    *service.overrides_mut() = all;
+                    whole.send_replace(true);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let ended = daemon.lines("/v1/overrides/follow", each).await;
+        if new.is_none() {
+            warned = false;
+        }
+        if let (Err(failure), false) = (ended, warned) {
+            warned = true;
+            // What was told before holds on: without the daemon nobody can have changed it.
+            tracing::warn!("limits of `limiter rule` stay as they are: {failure}");
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Takes what a descriptor has from now on.
+fn take(service: &Service, overrides: &mut Overrides, followed: &Followed) {
+    let Some(descriptor) = &followed.descriptor else { return };
+    let parts = descriptor.parts();
+    let Some((domain, entries)) = parts.split_first() else { return };
+    let (entries, _) = entries.as_chunks::<2>();
+    let entries: Vec<Entry<'_>> = entries.iter().map(|[key, value]| (&**key, &**value)).collect();
+    let key = key(service.store().table.secret(), domain, &entries);
+    let Some(limit) = followed.limit else { return overrides.unset(key) };
+    let end = followed.until.map(|until| {
+        let left = until.saturating_sub(model::lists::now());
+        service.now().saturating_add(ticks(Duration::from_secs(left.into())))
+    });
+    if let Err(error) = overrides.set(key, limit, end) {
+        tracing::warn!("the limit of {descriptor} cannot be kept: {error}");
+    }
+}
