@@ -47,6 +47,26 @@ fn a_user_has_a_limit_of_its_own_as_long_as_it_is_set() {
     cli.ok(&["rule", "set", "7/hour", "api", "user=gold", "--burst", "14"]);
     wait_limit(&serve, "gold", "7/3600.0");
     assert_eq!(admitted(&serve, "gold"), 7);
+    // Whoever asks what went on is told by key.
+    let place = format!("unix:{}", serve.path("http.sock").display());
+    let top = cli.ok(&["top", "--keys", "--serve", &place]);
+    let denied =
+        |place: usize| (top["keys"][place]["key"].clone(), top["keys"][place]["denied"].clone());
+    assert_eq!(
+        (denied(0), denied(1)),
+        (("api user=gold".into(), 8.into()), ("api user=other".into(), 8.into()))
+    );
+    let shown = |user: &str| cli.ok(&["show", "--serve", &place, "--key", "api", user]);
+    let gold = shown("user=gold");
+    assert_eq!(
+        (&gold["limit"], &gold["own"], &gold["remaining"]),
+        (&"7/hour, burst 14".into(), &true.into(), &0.into())
+    );
+    let other = shown("user=other");
+    assert_eq!(
+        (&other["limit"], &other["own"], &other["rule"]),
+        (&"2/hour".into(), &false.into(), &"api.user".into())
+    );
     // For a moment only.
     cli.ok(&["rule", "set", "4/day", "api", "user=guest", "--ttl", "2s"]);
     wait_limit(&serve, "guest", "4/86400.0");

@@ -13,6 +13,8 @@ use super::rule::RuleCommand;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
 use super::sketch::SketchCommand;
+use api::address::Address;
+use api::client::Client;
 use model::Reach;
 use model::instance::Instance;
 use model::interface::Mode;
@@ -152,13 +154,19 @@ pub(super) enum Command {
     #[command(visible_alias = "why")]
     Show {
         /// An address of the source
-        #[arg(value_name = "IP")]
-        address: String,
+        #[arg(value_name = "IP", required_unless_present = "key")]
+        address: Option<String>,
         /// What each host of the cluster knows of it, and the sums
         ///
         /// Exit code 1 if a host does not answer within a second; it is named.
         #[arg(long)]
         cluster: bool,
+        /// How a key of limiter-serve stands, in place of a source: a domain and entries of a descriptor
+        #[arg(long, num_args = 2.., value_names = ["DOMAIN", "KEY=VALUE"])]
+        #[arg(conflicts_with_all = ["address", "cluster"])]
+        key: Vec<String>,
+        #[command(flatten)]
+        serve: ServeArgs,
     },
     /// Show the hosts of the cluster: who is there, what each may use, clocks, lag
     ///
@@ -348,6 +356,30 @@ pub(super) struct TopArgs {
     /// Exit code 1 if a host does not answer within a second; it is named.
     #[arg(long)]
     pub(super) cluster: bool,
+    /// Keys that limiter-serve denied most lately, in place of sources
+    #[arg(long, conflicts_with_all = ["by", "sort", "cluster"])]
+    pub(super) keys: bool,
+    #[command(flatten)]
+    pub(super) serve: ServeArgs,
+}
+
+/// Where `limiter-serve` is asked.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ServeArgs {
+    /// The HTTP face of limiter-serve: IP:PORT or unix:PATH
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080",
+        env = "LIMITER_SERVE_HTTP"
+    )]
+    pub(super) serve: Address,
+}
+
+impl ServeArgs {
+    pub(super) fn client(&self) -> Client {
+        Client::of_serve(self.serve.clone())
+    }
 }
 
 #[derive(Debug, Args)]

@@ -135,8 +135,11 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Monitor(arguments) => block_on(monitor::run(&client(), output, &arguments)),
         Command::Report(arguments) => block_on(report::run(&client(), output, &arguments)),
         Command::Capture(arguments) => block_on(capture::run(&client(), output, arguments)),
-        Command::Show { address, cluster } => {
-            block_on(show::run(&client(), output, &address, cluster))
+        Command::Show { key, serve, .. } if !key.is_empty() => {
+            block_on(show::key(&serve.client(), output, &key))
+        }
+        Command::Show { address, cluster, .. } => {
+            block_on(show::run(&client(), output, &address.unwrap_or_default(), cluster))
         }
         Command::Peers => block_on(peers::run(&client(), output)),
         Command::Attach(arguments) => block_on(attach::attach(&client(), output, arguments)),

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use super::output::Output;
-use api::client::Client;
+use api::client::{Client, escape};
 use api::error::{Failure, exit};
-use api::{ClusterSourceReport, SourceReport};
+use api::{ClusterSourceReport, KeyReport, SourceReport};
+use model::overrides::Descriptor;
 
 pub(super) async fn run(
     client: &Client,
@@ -27,4 +28,15 @@ pub(super) async fn run(
     }
     let report: SourceReport = client.get(&format!("/v1/sources/{address}")).await?;
     output.print(&report)
+}
+
+/// `limiter show --key`: a domain, and the entries of a descriptor.
+pub(super) async fn key(
+    client: &Client,
+    output: &mut Output<'_>,
+    key: &[String],
+) -> Result<u8, Failure> {
+    let (domain, entries) = key.split_first().map_or(("", &[][..]), |(d, rest)| (d.as_str(), rest));
+    let descriptor = Descriptor::parse(domain, entries)?;
+    output.show::<KeyReport>(client, &format!("/v1/keys?for={}", escape(descriptor.text()))).await
 }

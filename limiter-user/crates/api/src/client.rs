@@ -1,7 +1,8 @@
 //! Asks the daemon.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,12 @@ use hyper_util::rt::TokioIo;
 use nix::unistd::{Gid, Group};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::address::Address;
 use crate::error::{Failure, exit};
 use model::chain;
 use model::instance::Instance;
@@ -34,19 +37,56 @@ const MAX_ANSWER: usize = 512 << 20;
 /// The longest line of a stream, bytes.
 const MAX_LINE: usize = 1 << 20;
 
-/// A client of the daemon on one socket. Every request has its own connection.
+/// A client of the daemon on one socket, or of `limiter-serve`. Every request has its own connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    server: Server,
     // Only for hints. Which daemon is asked is decided by the socket's path alone.
     instance: Option<Instance>,
     patience: Duration,
 }
 
+/// Who is asked.
+#[derive(Clone, Debug)]
+enum Server {
+    Daemon(PathBuf),
+    Serve(Address),
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Daemon(socket) => write!(to, "the daemon on {}", socket.display()),
+            Self::Serve(address) => write!(to, "limiter-serve at {address}"),
+        }
+    }
+}
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Server {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Daemon(path) | Self::Serve(Address::Unix(path)) => {
+                Box::new(UnixStream::connect(path).await?)
+            }
+            Self::Serve(Address::Tcp(address)) => Box::new(TcpStream::connect(address).await?),
+            Self::Serve(Address::Off) => return Err(ErrorKind::AddrNotAvailable.into()),
+        })
+    }
+}
+
 impl Client {
     /// A client of the daemon that serves `socket`.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into(), instance: None, patience: TIMEOUT }
+        Self { server: Server::Daemon(socket.into()), instance: None, patience: TIMEOUT }
+    }
+
+    /// A client of the `limiter-serve` whose HTTP face is at `address`.
+    pub fn of_serve(address: Address) -> Self {
+        Self { server: Server::Serve(address), instance: None, patience: TIMEOUT }
     }
 
     /// Says of which instance the daemon is, for what it tells when there is none.
@@ -168,7 +208,7 @@ impl Client {
             }
         }
         connection.abort();
-        let message = format!("the daemon on {} has ended the stream", self.socket.display());
+        let message = format!("{} has ended the stream", self.server);
         Err(Failure::new(exit::UNREACHABLE, message)
             .hint("see whether it has ended: its log tells"))
     }
@@ -182,13 +222,12 @@ impl Client {
     }
 
     fn silent(&self) -> Failure {
-        let socket = self.socket.display();
-        let message = format!("the daemon on {socket} does not answer within {:?}", self.patience);
+        let message = format!("{} does not answer within {:?}", self.server, self.patience);
         Failure::new(exit::UNREACHABLE, message).hint("its log may tell why; restart it")
     }
 
     fn lost(&self, error: &hyper::Error) -> Failure {
-        let message = format!("the daemon on {} hung up: {}", self.socket.display(), chain(error));
+        let message = format!("{} hung up: {}", self.server, chain(error));
         Failure::new(exit::UNREACHABLE, message).hint("its log may tell why")
     }
 
@@ -215,9 +254,8 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(Response<Incoming>, JoinHandle<hyper::Result<()>>), Failure> {
-        let stream =
-            UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
         let lost = |error: hyper::Error| self.lost(&error);
+        let stream = self.server.connect().await.map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         // Ends with the exchange; what goes wrong on it is told by the request too.
@@ -234,8 +272,12 @@ impl Client {
         Ok((response, connection))
     }
 
-    fn unreachable(&self, error: &std::io::Error) -> Failure {
-        let socket = self.socket.display();
+    fn unreachable(&self, error: &io::Error) -> Failure {
+        let Server::Daemon(path) = &self.server else {
+            return Failure::new(exit::UNREACHABLE, format!("no {}: {error}", self.server))
+                .hint("start it, or name the address of its HTTP face with --serve");
+        };
+        let socket = path.display();
         match error.kind() {
             // A code of its own: a daemon is there, so a script that starts one on code 3 must not
             // do that.
@@ -244,15 +286,14 @@ impl Client {
                 format!("the socket {socket} may not be used: {error}"),
             )
             // What a client may ask is decided by the permissions of the socket alone.
-            .hint(who_may_use(&self.socket)),
+            .hint(who_may_use(path)),
             _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
                 .hint(absent(self.instance.as_ref(), &crate::instances::known())),
         }
     }
 
     fn broken(&self, problem: &str) -> Failure {
-        let message =
-            format!("the daemon on {} cannot be understood: {problem}", self.socket.display());
+        let message = format!("{} cannot be understood: {problem}", self.server);
         Failure::new(exit::NEGATIVE, message)
             .hint("the client and the daemon should have the same version: see `limiter version`")
     }

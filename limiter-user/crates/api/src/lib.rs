@@ -1,12 +1,14 @@
 //! What is told about the data plane: the bodies of the API, which `--json` prints as they are, and
 //! the same as text.
 
+pub mod address;
 mod capture;
 mod change;
 mod changes;
 pub mod client;
 mod cluster;
 mod config;
+mod decisions;
 pub mod error;
 mod fleet;
 mod groups;
@@ -37,6 +39,7 @@ pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
+pub use decisions::{DeniedKey, KeyReport, TopKeysReport};
 pub use fleet::{
     ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
     DistinctHost, HostSource, SourceSums, Unanswered,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::{KeyReport, TopKeysReport};
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
@@ -17,7 +18,9 @@ use decide::decider::{Decision, Item, Key, Status};
 use decide::rules::Entry;
 use decide::store::Act;
 use listen::token::Token;
+use model::Invalid;
 use model::meter::{Choice, Limit};
+use model::overrides::Descriptor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
@@ -116,6 +119,8 @@ pub(crate) fn routes(service: Arc<Service>, token: Option<Arc<Token>>) -> Router
     let routes = Router::new()
         .route("/v1/decide", get(decide_one).post(decide_many))
         .route("/v1/rules", get(rules))
+        .route("/v1/top", get(top))
+        .route("/v1/keys", get(key))
         .route("/json", post(json))
         .route("/metrics", get(page));
     guarded(routes, token)
@@ -448,6 +453,60 @@ async fn rules(State(service): State<Arc<Service>>) -> Json<Value> {
             "push_down_s": push_down_s })
     });
     Json(json!({ "rules": rules.collect::<Vec<_>>() }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TopQuery {
+    n: usize,
+}
+
+impl Default for TopQuery {
+    fn default() -> Self {
+        Self { n: 20 }
+    }
+}
+
+async fn top(
+    State(service): State<Arc<Service>>,
+    query: Result<Query<TopQuery>, QueryRejection>,
+) -> Result<Json<TopKeysReport>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::new(error.body_text()))?;
+    Ok(Json(service.top.report(query.n)))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyQuery {
+    /// The text of a descriptor: `["api","user","7"]`.
+    r#for: String,
+}
+
+async fn key(
+    State(service): State<Arc<Service>>,
+    query: Result<Query<KeyQuery>, QueryRejection>,
+) -> Result<Json<KeyReport>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::new(error.body_text()))?;
+    let descriptor: Descriptor =
+        query.r#for.parse().map_err(|error: Invalid| Problem::new(error.to_string()))?;
+    let parts = descriptor.parts();
+    let (domain, entries) =
+        parts.split_first().map_or(("", &[][..]), |(d, rest)| (d.as_str(), rest));
+    let (entries, _) = entries.as_chunks::<2>();
+    let entries: Vec<Entry<'_>> = entries.iter().map(|[key, value]| (&**key, &**value)).collect();
+    let key = Key::Descriptor { domain, entries: &entries };
+    let item = Item { key, limit: None, act: Act::Peek, cost: 1 };
+    let decision = service.decide(&[item]).map_err(|error| Problem::new(error.to_string()))?;
+    let status = decision.statuses.into_iter().next().unwrap_or_default();
+    let of_rule = status.rule.as_ref().and_then(|rule| rule.terms);
+    Ok(Json(KeyReport {
+        descriptor,
+        own: status.terms.is_some() && status.terms != of_rule,
+        rule: status.rule.map(|rule| rule.path.clone()),
+        limit: status.terms.map(|terms| terms.limit.to_string()),
+        remaining: status.remaining,
+        reset_s: status.reset.map(|reset| reset.as_secs_f64()),
+    }))
 }
 
 async fn page(State(service): State<Arc<Service>>) -> Result<Response, Problem> {

@@ -19,6 +19,7 @@ mod resp;
 mod rlqs;
 mod rls;
 mod service;
+mod top;
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
@@ -29,6 +30,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::address::Address;
 use api::error::{Failure, exit};
 use axum::{Router, middleware};
 use clap::Parser as _;
@@ -44,7 +46,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
-use options::{Address, Options};
+use options::Options;
 use push_down::{Proxies, PushDowns};
 use service::Service;
 

@@ -1,10 +1,8 @@
 //! What `limiter-serve` is told on its command line, or in its environment.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
+use api::address::Address;
 use api::error::{Failure, exit};
 use clap::Parser;
 use ipnet::IpNet;
@@ -118,42 +116,6 @@ pub(crate) struct Options {
     pub(crate) response_headers: bool,
 }
 
-/// Where a face listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// Nowhere.
-    Off,
-    /// An address and a port.
-    Tcp(SocketAddr),
-    /// A socket in the file system.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => to.write_str("off"),
-            Self::Tcp(address) => address.fmt(to),
-            Self::Unix(path) => write!(to, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self::Off);
-        }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return Ok(Self::Unix(path.into()));
-        }
-        let address = text.parse();
-        address.map(Self::Tcp).map_err(|_| "give IP:PORT, unix:PATH or off".to_owned())
-    }
-}
-
 impl Options {
     /// The faces, each with its name and address.
     pub(crate) fn addresses(&self) -> [(&'static str, &Address); 3] {
@@ -192,14 +154,6 @@ mod tests {
 
     fn options(arguments: &[&str]) -> Options {
         Options::parse_from(["limiter-serve"].iter().chain(arguments))
-    }
-
-    #[test]
-    fn addresses_are_read() {
-        assert_eq!("off".parse(), Ok(Address::Off));
-        assert_eq!("unix:/run/x".parse(), Ok(Address::Unix("/run/x".into())));
-        assert_eq!("[::1]:80".parse(), Ok(Address::Tcp("[::1]:80".parse().unwrap())));
-        assert!("localhost:80".parse::<Address>().is_err());
     }
 
     #[test]

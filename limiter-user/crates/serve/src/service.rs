@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use decide::decider::{Decision, Item, RequestError, decide};
+use decide::decider::{Decision, Item, Key, RequestError, decide};
 use decide::key::{Secret, Space};
 use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
@@ -21,6 +21,7 @@ use crate::latency::Latencies;
 use crate::memory::{Folder, MemoryError, Words};
 use crate::push_down::PushDowns;
 use crate::quotas::Quotas;
+use crate::top::Top;
 
 /// What all faces ask.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct Service {
     pub(crate) quotas: Quotas,
     /// What was decided of keys without a rule: their limits came with them, or are of their own.
     pub(crate) named: Tally,
+    /// Who is denied most.
+    pub(crate) top: Top,
     /// How long answers took.
     pub(crate) latencies: Latencies,
 }
@@ -218,6 +221,7 @@ impl Service {
             files,
             push_downs,
             named: Tally::default(),
+            top: Top::default(),
             latencies: Latencies::default(),
         })
     }
@@ -269,6 +273,9 @@ impl Service {
         let now = self.now();
         let decision = decide(&self.store, &self.rules(), &self.overrides(), items, now)?;
         for (item, status) in items.iter().zip(&decision.statuses) {
+            if status.over && item.act == Act::Take {
+                self.top.denied(item.key, item.cost);
+            }
             match &status.rule {
                 None if status.terms.is_some() => {
                     self.named.count(status.over, false, status.untracked);
@@ -293,8 +300,11 @@ impl Service {
         now: Ticks,
     ) -> Result<Standing, LimitError> {
         let meter = Meter::new(limit)?;
-        let key = self.store.table.secret().hash(Space::Named, key);
-        let standing = self.store.ask(key, &meter, act, cost, now);
+        let hash = self.store.table.secret().hash(Space::Named, key);
+        let standing = self.store.ask(hash, &meter, act, cost, now);
+        if !standing.admitted && act == Act::Take {
+            self.top.denied(Key::Named(key), cost);
+        }
         self.named.count(!standing.admitted, false, !standing.tracked);
         Ok(standing)
     }

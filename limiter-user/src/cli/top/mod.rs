@@ -16,7 +16,8 @@ use super::output::Output;
 use api::client::Client;
 use api::error::{Failure, exit};
 use api::{
-    ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, TopReport, Unanswered,
+    ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, TopKeysReport, TopReport,
+    Unanswered,
 };
 use model::traffic::{GroupBy, Sort};
 
@@ -35,6 +36,14 @@ pub(super) async fn run(
     if arguments.cluster && arguments.by == GroupBy::Port {
         return Err(Failure::new(exit::USAGE, "ports are counted on one host at a time")
             .hint("ask each host by itself: leave out --cluster"));
+    }
+    if arguments.keys {
+        if !arguments.once && !output.is_json() {
+            return Err(Failure::new(exit::USAGE, "keys cannot be watched, only listed")
+                .hint("write `limiter top --keys --once`"));
+        }
+        let path = format!("/v1/top?n={}", arguments.n.unwrap_or(LINES));
+        return output.show::<TopKeysReport>(&arguments.serve.client(), &path).await;
     }
     // A document is printed once by definition, so --json needs no --once.
     if arguments.once || output.is_json() {
