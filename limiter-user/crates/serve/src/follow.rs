@@ -17,28 +17,45 @@ use crate::service::Service;
 /// How soon the daemon is asked again after its stream has ended.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the first answers wait for the daemon.
+/// How long the first answers wait for the daemon, and for all that it tells: a million take seconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
+const WHOLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the daemon has told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Heard {
+    Nothing,
+    Some,
+    All,
+}
 
 /// Follows the daemon at `socket`, as long as the runtime lives. Returns when all that there are is in force, or after a
 /// moment without the daemon.
 pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
-    let (told, mut whole) = watch::channel(false);
-    tokio::spawn(run(service, socket, told));
-    if tokio::time::timeout(TIMEOUT, whole.wait_for(|whole| *whole)).await.is_err() {
+    let (heard, mut told) = watch::channel(Heard::Nothing);
+    tokio::spawn(run(service, socket, heard));
+    let some = tokio::time::timeout(TIMEOUT, told.wait_for(|heard| *heard > Heard::Nothing));
+    let is_there = some.await.is_ok();
+    let all = tokio::time::timeout(WHOLE_TIMEOUT, told.wait_for(|heard| *heard == Heard::All));
+    if !is_there || all.await.is_err() {
         tracing::warn!(
             "the daemon does not tell of `limiter rule`: rules in files hold until it does"
         );
     }
 }
 
-async fn run(service: Arc<Service>, socket: PathBuf, whole: watch::Sender<bool>) {
+async fn run(service: Arc<Service>, socket: PathBuf, heard: watch::Sender<Heard>) {
     let daemon = Client::new(&socket);
     let mut warned = false;
     loop {
         // All that there are, until they are whole; from then on changes.
         let mut new = Some(Overrides::default());
         let each = |line: &[u8]| {
+            heard.send_if_modified(|heard| {
+                let is_first = *heard == Heard::Nothing;
+                *heard = Heard::Some.max(*heard);
+                is_first
+            });
             // A line that a later daemon writes must not end the stream.
             let Ok(followed) = serde_json::from_slice::<Followed>(line) else {
                 tracing::warn!("the daemon tells of a limit that makes no sense here");
@@ -51,7 +68,7 @@ async fn run(service: Arc<Service>, socket: PathBuf, whole: watch::Sender<bool>)
                     let Some(all) = new.take() else { return Ok(ControlFlow::Continue(())) };
                     tracing::info!("{} descriptors have limits of their own", all.len());
                     *service.overrides_mut() = all;
-                    whole.send_replace(true);
+                    heard.send_replace(Heard::All);
                 }
             }
             Ok(ControlFlow::Continue(()))

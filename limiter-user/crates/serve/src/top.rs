@@ -17,6 +17,9 @@ const PLACES: usize = 1_024;
 /// The longest text of a key that is counted, bytes; of a longer one its beginning is.
 const MAX_TEXT: usize = 256;
 
+/// The most units that a request counts here. Sums of more could overflow, which the sketch does not survive.
+const MAX_UNITS: u64 = u32::MAX as u64;
+
 /// Parts that threads have in turn, so that they do not wait for each other.
 const PARTS: usize = 8;
 
@@ -92,7 +95,7 @@ impl Top {
         // A panic can only have left counts of a moment.
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         part.pass(Instant::now());
-        part.spans[0].update_with_count_ref(text(key).as_str(), units.max(1));
+        part.spans[0].update_with_count_ref(text(key).as_str(), units.clamp(1, MAX_UNITS));
     }
 
     /// Those who were denied most, `most` of them.
@@ -149,6 +152,15 @@ mod tests {
         assert_eq!(heavy.key, "heavy");
         assert!((heavy.at_least..=heavy.at_most).contains(&24_000), "{heavy:?}");
         assert!(heavy.at_most - heavy.at_least <= report.denied * 4 / 1_024, "{heavy:?}");
+    }
+
+    #[test]
+    fn no_cost_is_too_large() {
+        let top = Top::default();
+        for _ in 0..9 {
+            top.denied(Key::Named(b"k"), u64::MAX);
+        }
+        assert_eq!(top.report(1).keys[0].denied, 9 * MAX_UNITS);
     }
 
     #[test]
