@@ -1,5 +1,5 @@
 //! Cases that any rate limiter over HTTP has an answer to, after those that gubernator documents: one table, asked of a
-//! running `limiter-serve`. What it does otherwise on purpose is in `docs/operate/decide.md`.
+//! running `limiter-serve`. What it does otherwise on purpose is in `docs/operate/decide-compared.md`.
 
 use std::{thread::sleep, time::Duration};
 
