@@ -10,7 +10,7 @@ use crate::key::{KeyHash, Secret};
 use crate::rules::{Entry, Rule, Rules, Terms, key};
 
 /// The limits of descriptors, by the hashes of these.
-// By hash and with one copy of each limit: a million take 50 MB.
+// By hash and with one copy of each limit: a million take 70 MB.
 #[derive(Debug, Default)]
 pub struct Overrides {
     all: HashMap<KeyHash, Entered>,

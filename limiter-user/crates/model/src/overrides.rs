@@ -82,6 +82,14 @@ impl Descriptor {
     }
 }
 
+/// The [`Descriptor::parts`] as a domain and its entries.
+#[must_use]
+pub fn split(parts: &[String]) -> (&str, Vec<(&str, &str)>) {
+    let (domain, rest) = parts.split_first().map_or(("", &[][..]), |(it, rest)| (&**it, rest));
+    let (entries, _) = rest.as_chunks::<2>();
+    (domain, entries.iter().map(|[key, value]| (&**key, &**value)).collect())
+}
+
 /// How a descriptor is written.
 const EXAMPLE: &str = "give a domain and entries, such as: api user=241531";
 
@@ -89,10 +97,9 @@ const EXAMPLE: &str = "give a domain and entries, such as: api user=241531";
 impl fmt::Display for Descriptor {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = self.parts();
-        let (domain, entries) = parts.split_first().map_or(("", &[][..]), |(d, e)| (d.as_str(), e));
+        let (domain, entries) = split(&parts);
         to.write_str(domain)?;
-        let (entries, _) = entries.as_chunks::<2>();
-        entries.iter().try_for_each(|[key, value]| write!(to, " {key}={value}"))
+        entries.iter().try_for_each(|(key, value)| write!(to, " {key}={value}"))
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use api::Followed;
 use api::client::Client;
 use decide::overrides::Overrides;
-use decide::rules::{Entry, key};
+use decide::rules::key;
 use model::meter::ticks;
+use model::overrides::split;
 use tokio::sync::watch;
 
 use crate::service::Service;
@@ -90,9 +91,7 @@ async fn run(service: Arc<Service>, socket: PathBuf, heard: watch::Sender<Heard>
 fn take(service: &Service, overrides: &mut Overrides, followed: &Followed) {
     let Some(descriptor) = &followed.descriptor else { return };
     let parts = descriptor.parts();
-    let Some((domain, entries)) = parts.split_first() else { return };
-    let (entries, _) = entries.as_chunks::<2>();
-    let entries: Vec<Entry<'_>> = entries.iter().map(|[key, value]| (&**key, &**value)).collect();
+    let (domain, entries) = split(&parts);
     let key = key(service.store().table.secret(), domain, &entries);
     let Some(limit) = followed.limit else { return overrides.unset(key) };
     let end = followed.until.map(|until| {

@@ -20,7 +20,7 @@ use decide::store::Act;
 use listen::token::Token;
 use model::Invalid;
 use model::meter::{Choice, Limit};
-use model::overrides::Descriptor;
+use model::overrides::{Descriptor, split};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sfv::{KeyRef, ListSerializer, StringRef, key_ref};
@@ -490,10 +490,7 @@ async fn key(
     let descriptor: Descriptor =
         query.r#for.parse().map_err(|error: Invalid| Problem::new(error.to_string()))?;
     let parts = descriptor.parts();
-    let (domain, entries) =
-        parts.split_first().map_or(("", &[][..]), |(d, rest)| (d.as_str(), rest));
-    let (entries, _) = entries.as_chunks::<2>();
-    let entries: Vec<Entry<'_>> = entries.iter().map(|[key, value]| (&**key, &**value)).collect();
+    let (domain, entries) = split(&parts);
     let key = Key::Descriptor { domain, entries: &entries };
     let item = Item { key, limit: None, act: Act::Peek, cost: 1 };
     let decision = service.decide(&[item]).map_err(|error| Problem::new(error.to_string()))?;

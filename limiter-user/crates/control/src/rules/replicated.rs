@@ -238,7 +238,7 @@ impl Replicated {
 pub(crate) fn settle(rules: &mut Rules) -> Result<(), Failure> {
     let Some(replica) = rules.replicated.replica() else { return Ok(()) };
     let items: Vec<_> = replica.iter().collect();
-    let Told { limits, lists, overrides } =
+    let Taken { limits, lists, overrides } =
         changes_by_cluster(rules, items.into_iter().map(|(item, value)| (item, Some(value))));
     if !limits.is_empty() {
         rules.store.apply(&limits)?;
@@ -345,7 +345,7 @@ pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
 
 /// What the cluster changes in the store of this host.
 #[derive(Default)]
-struct Told {
+struct Taken {
     limits: Changes,
     lists: ListChanges,
     overrides: OverrideChanges,
@@ -355,7 +355,7 @@ struct Told {
 fn changes_by_cluster(
     rules: &mut Rules,
     items: impl Iterator<Item = (Item, Option<Value>)>,
-) -> Told {
+) -> Taken {
     let (mut limits, mut lists) = (Vec::new(), ListChanges::new());
     let mut overrides = OverrideChanges::new();
     for (item, value) in items {
@@ -407,7 +407,7 @@ fn changes_by_cluster(
             }
         }
     }
-    Told { limits: limits.into_iter().collect(), lists, overrides }
+    Taken { limits: limits.into_iter().collect(), lists, overrides }
 }
 
 /// Whether a change that others have made can be made here, after those `before` it.
@@ -459,8 +459,8 @@ pub(crate) fn receive(
     done
 }
 
-fn take_from_cluster(rules: &mut Rules, told: &Told, rows: Vec<Row>) -> Result<(), Failure> {
-    let Told { limits, lists, overrides } = told;
+fn take_from_cluster(rules: &mut Rules, told: &Taken, rows: Vec<Row>) -> Result<(), Failure> {
+    let Taken { limits, lists, overrides } = told;
     // These first: should the daemon end in between, the start goes on from the older replica.
     let mut changed = Ok(());
     if !lists.is_empty() {
@@ -476,8 +476,8 @@ fn take_from_cluster(rules: &mut Rules, told: &Told, rows: Vec<Row>) -> Result<(
     rules.change_with(limits, rows)
 }
 
-fn tell_taken(rules: &mut Rules, name: &str, told: &Told) {
-    let Told { limits, lists, overrides } = told;
+fn tell_taken(rules: &mut Rules, name: &str, told: &Taken) {
+    let Taken { limits, lists, overrides } = told;
     let by = rules.events.by.replace(By::cluster(name));
     for change in limits.iter().take(NAMED) {
         let what = match change {
