@@ -53,6 +53,12 @@ pub struct ClusterStatus {
     /// Sources beside them that have half of the host's own part here, because it has no room to divide them.
     #[serde(default)]
     pub untracked: u64,
+    /// Keys of `limiter-serve` that need a share.
+    #[serde(default)]
+    pub keys: u64,
+    /// Decisions of `limiter-serve` for which no share could be had, since its start.
+    #[serde(default)]
+    pub alone: u64,
     /// Messages about shares that were sent.
     pub messages: u64,
     /// Messages that were not sent, because what had to be done before could not be.
@@ -73,18 +79,23 @@ impl ClusterStatus {
 
     /// It in a line.
     pub(super) fn summary(&self) -> String {
-        let Self { name, members, home, sources, limited, untracked, .. } = self;
+        let Self { name, members, home, sources, limited, untracked, keys, alone, .. } = self;
         let home = 100.0 * home;
         let untracked = match untracked {
             0 => String::new(),
             _ => format!(", {untracked} more than can be shared"),
+        };
+        let keys = match (keys, alone) {
+            (0, 0) => String::new(),
+            (_, 0) => format!(", {keys} keys"),
+            _ => format!(", {keys} keys, {alone} decisions on keys without a share"),
         };
         match (self.joined, self.left) {
             (_, true) => format!("{name} has left"),
             (false, _) => format!("{name} belongs to none yet"),
             _ => format!(
                 "{name}, {members} hosts, {home:.1} % of limits at home, {sources} sources shared, {limited} \
-                 limited{untracked}"
+                 limited{untracked}{keys}"
             ),
         }
     }

@@ -23,6 +23,7 @@ mod peers;
 mod ports;
 pub mod requests;
 mod shadow;
+mod shares;
 mod sketch;
 mod source;
 mod stats;
@@ -63,6 +64,7 @@ pub use peers::{
 };
 pub use ports::{PortCounts, PortEntry, PortsReport};
 pub use shadow::{ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsReport};
+pub use shares::{FLOORS_HOLD, FloorTold, FloorsTold, KeyAsked, SharesAsked, SharesTold};
 pub use sketch::{SKETCH_RATES, SketchCells, SketchEstimate, SketchReport};
 pub use source::{Average, SharedReport, SourceReport, SourceShadowReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};

@@ -133,9 +133,10 @@ impl Services {
     /// Prepares those that `config` asks for; `floor` is what sources may use of the cluster's limits meanwhile.
     pub(crate) fn prepare(config: &DaemonConfig, floor: Share, host: &Host) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
-            let (config, directory) = (config.cluster.clone(), config.state_dir.clone());
-            let host = host.clone();
-            let prepare = move || prepare_cluster(&config, listen, &directory, floor, &host);
+            let (directory, api) = (config.state_dir.clone(), config.socket.clone());
+            let (config, host) = (config.cluster.clone(), host.clone());
+            let prepare =
+                move || prepare_cluster(&config, listen, (&directory, &api), floor, &host);
             Service::new("cluster", listen, prepare, start_cluster)
         });
         let web = config.web.listen.map(|listen| {
@@ -181,14 +182,14 @@ fn start_cluster(prepared: Prepared, host: &Host) -> Result<Running, Failure> {
 fn prepare_cluster(
     config: &ClusterConfig,
     listen: SocketAddr,
-    directory: &Path,
+    paths: (&Path, &Path),
     floor: Share,
     host: &Host,
 ) -> Result<Prepared, Failure> {
     // A reload may have changed it since the daemon started.
     let config = host.with_now(|core| Ok(core.live_cluster(config)))?;
     let prefixes = host.with_now(|core| Ok(core.rules.prefixes()))?;
-    Prepared::new(&config, listen, directory, prefixes).map_err(|failure| {
+    Prepared::new(&config, listen, paths, prefixes).map_err(|failure| {
         let message = format!(
             "{failure}; until it is, sources may use {:.2} % of each limit of the cluster here",
             100.0 * floor.part()

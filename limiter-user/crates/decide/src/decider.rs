@@ -1,6 +1,7 @@
 //! One request about several keys: all of them are charged, or none.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use limiter_common::atomic::AtomicU64;
@@ -9,6 +10,7 @@ use limiter_common::gcra::Ticks;
 use crate::key::{KeyHash, Secret, Space};
 use crate::overrides::Overrides;
 use crate::rules::{Entry, Rule, Rules, Terms, key};
+use crate::shared::OnError;
 use crate::store::{Act, Standing, Store};
 use model::meter::{Limit, LimitError, span};
 
@@ -59,6 +61,8 @@ pub struct Status {
     pub untracked: bool,
     /// Whether it asks so far above its limit that the kernel is to deny its address.
     pub pushes_down: bool,
+    /// Whether its limit is the cluster's, and no share of it could be had.
+    pub alone: bool,
 }
 
 /// What is decided.
@@ -96,7 +100,10 @@ struct Subject {
     act: Act,
     cost: u64,
     role: Role,
+    /// The key as all hosts know it, and what is answered without a share, if they share the limit.
+    shared: Option<(KeyHash, OnError)>,
     standing: Option<Standing>,
+    alone: bool,
     charged: bool,
 }
 
@@ -124,7 +131,15 @@ impl Role {
 impl Subject {
     /// Asks the store, and whether there was room.
     fn ask<M: AsRef<[AtomicU64]>>(&mut self, store: &Store<M>, act: Act, now: Ticks) -> bool {
-        let standing = store.ask(self.key, &self.terms.meter, act, self.cost, now);
+        let standing = match (self.shared, &store.shared) {
+            (Some((key, on_error)), Some(shared)) => {
+                let limit = &self.terms.limit;
+                let outcome = shared.ask(key, limit, on_error, act, self.cost, now);
+                self.alone |= outcome.alone;
+                outcome.standing
+            }
+            _ => store.ask(self.key, &self.terms.meter, act, self.cost, now),
+        };
         self.standing = Some(standing);
         standing.admitted
     }
@@ -165,6 +180,7 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
         status.remaining = standing.remaining;
         status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
         status.untracked = !standing.tracked;
+        status.alone = subject.alone;
         if let Some(push_down) = status.rule.as_ref().and_then(|rule| rule.push_down)
             && status.over
             && let Ok(above) = push_down.above(&subject.terms.limit)
@@ -183,6 +199,9 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
     for status in &statuses {
         if let Some(rule) = &status.rule {
             rule.tally.count(status.over, status.shadowed, status.untracked);
+            if status.alone {
+                rule.tally.alone.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
     Ok(Decision { over, statuses })
@@ -202,27 +221,27 @@ fn resolve(
     for (at, item) in items.iter().enumerate() {
         let mut status = Status::default();
         let (act, cost) = (item.act, item.cost);
-        let subject = |key, terms, role| {
-            let (standing, charged) = (None, false);
-            Subject { at, key, terms, act, cost, role, standing, charged }
+        let subject = |key, terms, role, shared| {
+            let (standing, alone, charged) = (None, false, false);
+            Subject { at, key, terms, act, cost, role, shared, standing, alone, charged }
         };
         match (item.key, item.limit) {
             (Key::Descriptor { domain: "", .. }, _) => return Err(RequestError::NoDomain),
             (Key::Named(_), None) => return Err(RequestError::NoLimit),
             (Key::Named(name), Some(limit)) => {
                 let key = secret.hash(Space::Named, name);
-                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced));
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, None));
             }
             (Key::Descriptor { domain, entries }, Some(limit)) if rules.has(domain) => {
                 let key = key(secret, domain, entries);
-                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced));
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, None));
             }
             (Key::Descriptor { domain, entries }, _) => {
                 let whose = (domain, entries);
                 if let Some(held) = overrides.find(rules, secret, whose, now, &mut scratch) {
                     let role = held.rule.as_deref().map_or(Role::Enforced, Role::of);
                     match held.terms {
-                        Some(terms) => subjects.push(subject(held.key, terms, role)),
+                        Some(terms) => subjects.push(subject(held.key, terms, role, held.shared)),
                         None => status.remaining = u32::MAX.into(),
                     }
                     status.rule = held.rule;

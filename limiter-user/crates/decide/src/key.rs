@@ -73,6 +73,8 @@ pub enum Space {
     Named = 2,
     /// What was denied of another key.
     Denied = 3,
+    /// Another key that all hosts know.
+    Shared = 4,
 }
 
 /// The hash of a key in parts.

@@ -7,6 +7,7 @@ pub mod key;
 pub mod overrides;
 pub mod quota;
 pub mod rules;
+pub mod shared;
 pub mod side;
 pub mod store;
 pub mod table;

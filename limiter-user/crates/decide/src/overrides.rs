@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use limiter_common::gcra::Ticks;
-use model::meter::{Limit, LimitError};
+use model::meter::{Choice, Limit, LimitError};
 
 use crate::key::{KeyHash, Secret};
-use crate::rules::{Entry, Rule, Rules, Terms, key};
+use crate::rules::{Entry, Found, Rule, Rules, Terms, key};
+use crate::shared::{OnError, PORTABLE};
 
 /// The limits of descriptors, by the hashes of these.
 // By hash and with one copy of each limit: a million take 70 MB.
@@ -36,6 +37,8 @@ pub struct Held {
     pub rule: Option<Arc<Rule>>,
     /// Its limit; none if it is unlimited.
     pub terms: Option<Terms>,
+    /// The bucket as all hosts know it, and what is answered without a share, if they share the limit.
+    pub shared: Option<(KeyHash, OnError)>,
 }
 
 impl Overrides {
@@ -96,13 +99,24 @@ impl Overrides {
         scratch: &mut String,
     ) -> Option<Held> {
         let found = rules.find(secret, domain, entries, scratch);
+        let on_error = found.as_ref().and_then(|found| found.rule.shared);
         if !self.is_empty() {
             // Not the key that it shares with others by a pattern: this limit is its alone.
-            let key = key(secret, domain, entries);
-            if let Some(terms) = self.get(key, now) {
-                return Some(Held { key, rule: found.map(|found| found.rule), terms: Some(terms) });
+            let own = key(secret, domain, entries);
+            if let Some(terms) = self.get(own, now) {
+                // Nobody divides other algorithms: then it is each host's.
+                let is_bucket = terms.limit.algorithm == Choice::TokenBucket;
+                let on_error = on_error.filter(|_| is_bucket);
+                let shared = on_error.map(|on_error| (key(PORTABLE, domain, entries), on_error));
+                let rule = found.map(|found| found.rule);
+                return Some(Held { key: own, rule, terms: Some(terms), shared });
             }
         }
-        found.map(|found| Held { key: found.key, terms: found.rule.terms, rule: Some(found.rule) })
+        let Found { rule, key } = found?;
+        let shared = on_error.and_then(|on_error| {
+            let portable = rules.find(PORTABLE, domain, entries, scratch)?.key;
+            Some((portable, on_error))
+        });
+        Some(Held { key, terms: rule.terms, rule: Some(rule), shared })
     }
 }

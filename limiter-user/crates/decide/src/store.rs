@@ -6,6 +6,7 @@ use limiter_common::gcra::Ticks;
 use serde::Deserialize;
 
 use crate::key::KeyHash;
+use crate::shared::Shared;
 use crate::side::Side;
 use crate::table::{Change, Table};
 use model::meter::Meter;
@@ -17,6 +18,8 @@ pub struct Store<M> {
     pub table: Table<M>,
     /// Those of more. Without it, such keys have no limit, and are counted as untracked.
     pub side: Option<Side<M>>,
+    /// Those of limits of the cluster, where there is a daemon that divides them.
+    pub shared: Option<Shared<M>>,
 }
 
 /// What is asked.
@@ -52,10 +55,14 @@ pub struct Standing {
 
 impl Standing {
     /// That of a key whose limit is nothing.
-    const CLOSED: Self =
+    pub(crate) const CLOSED: Self =
         Self { admitted: false, remaining: 0, wait: None, renews: 0, tracked: true };
 
-    fn new(
+    /// That of one without a limit.
+    pub(crate) const OPEN: Self =
+        Self { admitted: true, remaining: u32::MAX as u64, wait: Some(0), ..Self::CLOSED };
+
+    pub(crate) fn new(
         algorithm: &dyn Algorithm,
         state: &[u64],
         now: Ticks,
@@ -74,7 +81,13 @@ impl Standing {
 
 impl Act {
     /// Does it to a state: whether there was room.
-    fn apply(self, algorithm: &dyn Algorithm, state: &mut [u64], now: Ticks, cost: u64) -> bool {
+    pub(crate) fn apply(
+        self,
+        algorithm: &dyn Algorithm,
+        state: &mut [u64],
+        now: Ticks,
+        cost: u64,
+    ) -> bool {
         match self {
             Self::Take => return algorithm.take(state, now, cost),
             Self::Peek => return algorithm.wait(state, now, cost) == Some(0),

@@ -21,7 +21,8 @@ fn memory(bytes: usize) -> Memory {
 
 pub(crate) fn store(keys: u64) -> Store<Memory> {
     let table = Table::create(memory(table::bytes(keys)), Secret([1, 2]), 0).unwrap();
-    Store { table, side: Side::open(memory(side::bytes(keys))) }
+    let side = Side::open(memory(side::bytes(keys, side::LONG)));
+    Store { table, side, shared: None }
 }
 
 /// To take one unit of a descriptor.

@@ -35,6 +35,12 @@ impl Clock {
     /// The time.
     #[must_use]
     pub(crate) fn now(&self) -> Ticks {
-        ticks(self.epoch + since_boot())
+        self.at(since_boot())
+    }
+
+    /// The time so long after the boot.
+    #[must_use]
+    pub(crate) fn at(&self, since_boot: Duration) -> Ticks {
+        ticks(self.epoch + since_boot)
     }
 }

@@ -98,7 +98,7 @@ fn service() -> (TempDir, Arc<Service>) {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
-    let place = Place { folder: folder.path().join("state"), keys: 1_000, side_keys: 10 };
+    let place = Place::small(&folder.path().join("state"), 1_000);
     let service = Service::open(&place, vec![rules], PushDowns::off(Arc::default())).unwrap();
     (folder, Arc::new(service))
 }

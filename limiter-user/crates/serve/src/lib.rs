@@ -19,6 +19,7 @@ mod resp;
 mod rlqs;
 mod rls;
 mod service;
+mod shares;
 mod top;
 
 use std::fs;
@@ -105,6 +106,7 @@ fn run(options: Options) -> Result<(), Failure> {
         let service = Arc::new(service);
         if let Some(socket) = &options.daemon {
             follow::start(Arc::clone(&service), socket.clone()).await;
+            shares::start(Arc::clone(&service), socket.clone()).await;
         }
         serve(&options, service).await
     })

@@ -141,6 +141,11 @@ impl Folder {
         }
     }
 
+    /// The kernel's boot.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
     /// Where a file is.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}.{}", self.boot))

@@ -34,7 +34,7 @@ impl Collector for Page {
         let mut decisions = to.encode_descriptor("decisions", help, None, MetricType::Counter)?;
         let of_rule = |rule: &'_ Arc<Rule>| (rule.path.clone(), Arc::clone(&rule.tally));
         let mut write = |path: &str, tally: &Tally| {
-            let Tally { ok, over, shadow, untracked } = tally;
+            let Tally { ok, over, shadow, untracked, .. } = tally;
             let codes = [("ok", ok), ("over", over), ("shadow", shadow), ("untracked", untracked)];
             codes.iter().try_for_each(|(code, count)| {
                 let labels = [("rule", path), ("code", code)];
@@ -44,6 +44,14 @@ impl Collector for Page {
         };
         write("-", &service.named)?;
         rules.all().iter().map(of_rule).try_for_each(|(path, tally)| write(&path, &tally))?;
+        let help = "Of these, those for which no share of the cluster's limit could be had";
+        let mut alone = to.encode_descriptor("alone", help, None, MetricType::Counter)?;
+        for rule in rules.all().iter().filter(|rule| rule.shared.is_some()) {
+            let count = rule.tally.alone.load(Ordering::Relaxed);
+            let labels = [("rule", rule.path.as_str())];
+            let mut family = alone.encode_family(&labels)?;
+            family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
         let help = "How long answers took, by face";
         let mut latencies =
             to.encode_descriptor("answer", help, Some(&Unit::Seconds), MetricType::Histogram)?;
@@ -64,18 +72,30 @@ impl Collector for Page {
         let (keys, counts) = (table.keys(), table.counts());
         let help = "Keys with a bucket, also those that are as good as new";
         to.encode_descriptor("keys", help, None, MetricType::Gauge)?.encode_gauge(&keys)?;
+        let shared = service.store().shared.as_ref();
+        let help = "Keys that need a share of the cluster's limit";
+        let mut wanted = to.encode_descriptor("cluster_keys", help, None, MetricType::Gauge)?;
+        wanted.encode_gauge(&shared.map_or(0, |shared| shared.count() as u64))?;
+        let help = "Decisions on more such keys, which had this host's floor";
+        let mut left_out = to.encode_descriptor("left_out", help, None, MetricType::Counter)?;
+        let count = shared.map_or(0, |shared| shared.left_out());
+        left_out.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         let help = "Descriptors with a limit of their own, by `limiter rule`";
         let mut overrides = to.encode_descriptor("overrides", help, None, MetricType::Gauge)?;
         overrides.encode_gauge(&(service.overrides().len() as u64))?;
         let help = "Keys that there is room for";
         let mut capacity = to.encode_descriptor("capacity", help, None, MetricType::Gauge)?;
         capacity.encode_gauge(&table.capacity())?;
-        let help = "Buckets that went for other keys: as good as new, still busy, or a sub-window or log that was busy";
+        let help = "Buckets that went for other keys: as good as new, still busy, or a busy one of a sub-window or log, or of the cluster";
         let mut evictions = to.encode_descriptor("evictions", help, None, MetricType::Counter)?;
         let side = service.store().side.as_ref().map_or(0, decide::side::Side::evicted_busy);
-        for (bucket, count) in
-            [("full", counts.evicted), ("busy", counts.evicted_busy), ("side", side)]
-        {
+        let cluster = shared.map_or(0, |shared| shared.side().evicted_busy());
+        for (bucket, count) in [
+            ("full", counts.evicted),
+            ("busy", counts.evicted_busy),
+            ("side", side),
+            ("cluster", cluster),
+        ] {
             let labels = [("bucket", bucket)];
             let mut family = evictions.encode_family(&labels)?;
             family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;

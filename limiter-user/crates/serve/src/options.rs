@@ -87,12 +87,17 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u64).range(0..=4_000_000))]
     pub(crate) side_keys: u64,
 
+    /// Of these, keys under limits of the cluster, 160 bytes each
+    #[arg(long, value_name = "N", default_value_t = 16_384, env = "LIMITER_SERVE_CLUSTER_KEYS",
+          value_parser = clap::value_parser!(u64).range(1..=4_000_000))]
+    pub(crate) cluster_keys: u64,
+
     /// Connections at once, of each face
     #[arg(long, value_name = "N", default_value_t = 1_000, env = "LIMITER_SERVE_CONNECTIONS",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) connections: u32,
 
-    /// The socket of the daemon: it tells of `limiter rule`, and denies in the kernel whom rules with push_down name
+    /// The socket of the daemon: for `limiter rule`, and rules with push_down or scope: cluster
     #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
     pub(crate) daemon: Option<PathBuf>,
 
@@ -124,7 +129,12 @@ impl Options {
 
     /// Where the states are.
     pub(crate) fn place(&self) -> Place {
-        Place { folder: self.state_dir.clone(), keys: self.keys, side_keys: self.side_keys }
+        Place {
+            folder: self.state_dir.clone(),
+            keys: self.keys,
+            side_keys: self.side_keys,
+            cluster_keys: self.cluster_keys,
+        }
     }
 
     /// Whether other hosts can ask, and only those that may.

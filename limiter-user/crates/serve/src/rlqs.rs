@@ -206,6 +206,12 @@ impl Proxy {
             rule.tally.ok.fetch_add(allowed, Ordering::Relaxed);
             rule.tally.over.fetch_add(denied, Ordering::Relaxed);
         }
+        let units = allowed.saturating_add(denied);
+        if let Some(rule) = rule.filter(|rule| rule.shared.is_some()) {
+            // A share ends sooner than what an Envoy is told: it goes by what it does without an assignment.
+            rule.tally.alone.fetch_add(units, Ordering::Relaxed);
+            return Ok(None);
+        }
         let is_shadow = rule.is_some_and(|rule| rule.shadow);
         let limited = held.filter(|_| !is_shadow);
         let limited = limited.and_then(|held| Some((held.key, held.terms?.limit)));
@@ -217,7 +223,6 @@ impl Proxy {
         if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(&id) {
             return Ok(None);
         }
-        let units = allowed.saturating_add(denied);
         let used = Instant::now();
         let bucket = self.buckets.entry(id.clone()).or_insert(Bucket { key, used });
         // Patterns that share a key may have been written anew.
@@ -325,7 +330,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rules.yaml");
         std::fs::write(&file, rules("", 100)).unwrap();
-        let place = Place { folder: folder.path().join("state"), keys: 1_000, side_keys: 0 };
+        let place = Place::small(&folder.path().join("state"), 1_000);
         let service = Arc::new(
             Service::open(&place, vec![file.clone()], PushDowns::off(Arc::default())).unwrap(),
         );
@@ -355,7 +360,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: folder.path().to_owned(), keys: 1_000, side_keys: 0 };
+        let place = Place::small(folder.path(), 1_000);
         let service =
             Arc::new(Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap());
         let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };

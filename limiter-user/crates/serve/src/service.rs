@@ -3,12 +3,15 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use decide::decider::{Decision, Item, Key, RequestError, decide};
 use decide::key::{Secret, Space};
 use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
+use decide::shared::Shared;
 use decide::side::{self, Side};
 use decide::store::{Act, Standing, Store};
 use decide::table::{self, Table, TableError};
@@ -28,6 +31,7 @@ use crate::top::Top;
 pub(crate) struct Service {
     store: Store<Words>,
     clock: Clock,
+    boot: String,
     rules: RwLock<Arc<Rules>>,
     overrides: RwLock<Overrides>,
     tallies: Mutex<Tallies>,
@@ -55,6 +59,16 @@ pub(crate) struct Place {
     pub(crate) keys: u64,
     /// Of them, with sub-windows or a sliding log.
     pub(crate) side_keys: u64,
+    /// Of them, under limits of the cluster.
+    pub(crate) cluster_keys: u64,
+}
+
+#[cfg(test)]
+impl Place {
+    /// One for tests, in `folder`, with room for so many `keys`.
+    pub(crate) fn small(folder: &Path, keys: u64) -> Self {
+        Self { folder: folder.to_owned(), keys, side_keys: 10, cluster_keys: 10 }
+    }
 }
 
 /// Why there is no service.
@@ -84,8 +98,8 @@ pub(crate) enum ServiceError {
     #[error(transparent)]
     Rules(#[from] RuleError),
     /// A rule that needs the daemon.
-    #[error("{0} has push_down, and no daemon is known")]
-    NoDaemon(String),
+    #[error("{0} has {1}, and no daemon is known")]
+    NoDaemon(String, &'static str),
 }
 
 impl Explain for ServiceError {
@@ -105,13 +119,14 @@ impl Explain for ServiceError {
                 path.display()
             )),
             Self::Read { .. } => Some("give files, or folders with .yaml files".into()),
-            Self::NoDaemon(_) => Some("give --daemon with the daemon's socket".into()),
+            Self::NoDaemon(..) => Some("give --daemon with the daemon's socket".into()),
             Self::Random | Self::Rules(_) => None,
         }
     }
 }
 
-/// Reads rules from files, and from all `.yaml` and `.yml` files of folders. Only with a daemon some may push down.
+/// Reads rules from files, and from all `.yaml` and `.yml` files of folders. Only with a daemon they may push down or be the
+/// cluster's.
 ///
 /// # Errors
 /// If one of them cannot be read, or a rule is wrong.
@@ -146,16 +161,21 @@ pub(crate) fn read_rules(
     }
     let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     let rules = Rules::read(texts, tallies)?;
-    let pushes_down = rules.all().iter().find(|rule| rule.push_down.is_some());
-    match pushes_down.filter(|_| !has_daemon) {
-        Some(rule) => Err(ServiceError::NoDaemon(rule.path.clone())),
+    let needs_daemon = rules.all().iter().find_map(|rule| match () {
+        () if rule.push_down.is_some() => Some((rule, "push_down")),
+        () if rule.shared.is_some() => Some((rule, "scope: cluster")),
+        () => None,
+    });
+    match needs_daemon.filter(|_| !has_daemon) {
+        Some((rule, what)) => Err(ServiceError::NoDaemon(rule.path.clone(), what)),
         None => Ok(rules),
     }
 }
 
-/// What the key table's file is called, and that of the other one.
+/// What the key table's file is called, and those of the others.
 const TABLE: &str = "keys";
 const SIDE: &str = "side";
+const CLUSTER: &str = "cluster";
 
 fn secret() -> Result<Secret, ServiceError> {
     let mut bytes = [0; 16];
@@ -188,6 +208,16 @@ fn open_table(folder: &Folder, keys: u64) -> Result<Table<Words>, ServiceError> 
     Ok(table)
 }
 
+/// The states of many words that an earlier process has left in a file, or a new one.
+fn open_side<const RECORD: usize>(
+    folder: &Folder,
+    name: &str,
+    keys: u64,
+) -> Result<Side<Words, RECORD>, ServiceError> {
+    let side = Side::open(folder.words(name, side::bytes(keys, RECORD))?);
+    side.ok_or_else(|| ServiceError::Side(folder.file(name)))
+}
+
 impl Service {
     /// Opens the states, and reads the rules.
     ///
@@ -204,9 +234,14 @@ impl Service {
         let table = open_table(&folder, place.keys)?;
         let side = match place.side_keys {
             0 => None,
-            keys => {
-                let side = Side::open(folder.words(SIDE, side::bytes(keys))?);
-                Some(side.ok_or_else(|| ServiceError::Side(folder.file(SIDE)))?)
+            keys => Some(open_side(&folder, SIDE, keys)?),
+        };
+        // Without a daemon nobody divides limits.
+        let shared = match push_downs.is_on() {
+            false => None,
+            true => {
+                let side = open_side(&folder, CLUSTER, place.cluster_keys)?;
+                Some(Shared::new(side, table.secret()))
             }
         };
         let clock = Clock::since(table.epoch());
@@ -214,7 +249,8 @@ impl Service {
             clock,
             since: clock.now(),
             quotas: Quotas::default(),
-            store: Store { table, side },
+            boot: folder.boot().to_owned(),
+            store: Store { table, side, shared },
             rules: RwLock::new(Arc::new(rules)),
             overrides: RwLock::default(),
             tallies: Mutex::new(tallies),
@@ -229,6 +265,22 @@ impl Service {
     /// The time that decisions are made at.
     pub(crate) fn now(&self) -> Ticks {
         self.clock.now()
+    }
+
+    /// The time so long after the boot.
+    pub(crate) fn at_boot(&self, since_boot: Duration) -> Ticks {
+        self.clock.at(since_boot)
+    }
+
+    /// The kernel's boot.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Decisions without a share that could be had.
+    pub(crate) fn alone(&self) -> u64 {
+        let rules = self.rules();
+        rules.all().iter().map(|rule| rule.tally.alone.load(Ordering::Relaxed)).sum()
     }
 
     /// The rules in force.
@@ -317,8 +369,9 @@ mod tests {
     #[test]
     fn what_a_killed_process_has_left_of_a_larger_table_is_no_obstacle() {
         let home = tempfile::tempdir().unwrap();
-        let place = |keys| Place { folder: home.path().to_owned(), keys, side_keys: 0 };
-        let limit = Limit::new(1, std::time::Duration::from_secs(3_600));
+        let place =
+            |keys| Place { folder: home.path().to_owned(), keys, side_keys: 0, cluster_keys: 1 };
+        let limit = Limit::new(1, Duration::from_secs(3_600));
         let take = |service: &Service| {
             service.ask(b"k", &limit, Act::Take, 1, service.now()).unwrap().admitted
         };

@@ -4,18 +4,20 @@
 //! The floor is a part of each policy of the cluster. So it changes as limits do, one change after the other.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::floors::FloorsFile;
 use super::pace::AdaptiveBatch;
 use super::words::RefundWorker;
 use crate::handle::CoreHandle;
 use crate::plane::Plane;
 use crate::rules::Rules;
 use crate::rules::replicated::is_clusters;
-use api::error::Failure;
+use api::error::{Failure, exit};
 use cluster::KeyId;
 use model::{Partition, Share, Target};
 
@@ -70,7 +72,11 @@ impl CoreWorker {
     ///
     /// # Errors
     /// If there can be none.
-    pub(super) fn start(shared: CoreHandle, giver: RefundWorker) -> Result<Self, Failure> {
+    pub(super) fn start(
+        shared: CoreHandle,
+        giver: RefundWorker,
+        floors: Arc<FloorsFile>,
+    ) -> Result<Self, Failure> {
         let (requests, inbox) = channel();
         // Unbounded without danger: the share loop has at most one request of each kind open.
         let (tell, answers) = unbounded_channel();
@@ -78,7 +84,7 @@ impl CoreWorker {
             let mut renewal = Renewal { at: None, pace: AdaptiveBatch::new(CHUNK, BUDGET) };
             // The share loop ends on this. Without it grants would go on under a floor that
             // nobody can lower.
-            if let Err(failure) = serve(&shared, &giver, &inbox, &tell, &mut renewal) {
+            if let Err(failure) = serve(&shared, &giver, &floors, &inbox, &tell, &mut renewal) {
                 let _ = tell.send(Answer::InDoubt(failure));
             }
         })?;
@@ -99,6 +105,7 @@ impl CoreWorker {
 fn serve(
     shared: &CoreHandle,
     giver: &RefundWorker,
+    floors: &FloorsFile,
     inbox: &Receiver<Request>,
     tell: &UnboundedSender<Answer>,
     renewal: &mut Renewal,
@@ -112,20 +119,7 @@ fn serve(
         let answer = match request {
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => None,
-            // The lock is held for one change of policies, not for the buckets: these follow in
-            // parts below.
-            Ok(Request::Floor((floor, hosts))) => Some(shared.with_now(|core| {
-                Ok(match core.rules.plane.change_floor(floor, hosts, is_clusters) {
-                    Ok(()) => {
-                        // Buckets that have less meanwhile are no danger to anybody.
-                        // From the start again, also where a renewal is on its way: the buckets
-                        // behind it have an older floor.
-                        renewal.at = Some(0);
-                        Answer::Floor((floor, hosts))
-                    }
-                    Err(error) => Answer::Refused(error.into()),
-                })
-            })?),
+            Ok(Request::Floor(floor)) => Some(change(shared, floors, floor, renewal)?),
             Ok(Request::Partitions(Question { round, targets })) => {
                 let answers = shared.with_now(|core| Ok(partitions_of(&core.rules, &targets)))?;
                 Some(Answer::Partitions(round, answers))
@@ -144,6 +138,36 @@ fn serve(
             })?;
         }
     }
+}
+
+/// Changes the floor, of `limiter-serve` and of the kernel.
+///
+/// # Errors
+/// If the core's state is in doubt.
+fn change(
+    shared: &CoreHandle,
+    floors: &FloorsFile,
+    floor: Floor,
+    renewal: &mut Renewal,
+) -> Result<Answer, Failure> {
+    let untold = |error| format!("cannot tell limiter-serve the floor: {error}");
+    // Less before it is answered, more after: what is refused has not been told.
+    if let Err(error) = floors.lower(floor) {
+        return Ok(Answer::Refused(Failure::new(exit::NEGATIVE, untold(error))));
+    }
+    // The lock is held for one change of policies, not for the buckets: these follow in parts.
+    let changed =
+        shared.with_now(|core| Ok(core.rules.plane.change_floor(floor.0, floor.1, is_clusters)))?;
+    if let Err(error) = changed {
+        return Ok(Answer::Refused(error.into()));
+    }
+    // Buckets that have less meanwhile are no danger to anybody. From the start again, also where a renewal is on its
+    // way: the buckets behind it have an older floor.
+    renewal.at = Some(0);
+    if let Err(error) = floors.raise(floor) {
+        tracing::warn!("{}", untold(error));
+    }
+    Ok(Answer::Floor(floor))
 }
 
 /// What becomes of the limits of these sources while hosts are lost.
@@ -236,10 +260,12 @@ impl PendingFloor {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::fake::Fake;
+
+    fn floors_in(home: &tempfile::TempDir) -> Arc<FloorsFile> {
+        Arc::new(FloorsFile::open(&home.path().join("limiter.sock")))
+    }
 
     impl PendingFloor {
         /// Whether it is not in force yet.
@@ -253,7 +279,7 @@ mod tests {
         let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
         let shared = CoreHandle::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
-        let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
+        let mut worker = CoreWorker::start(shared.clone(), giver, floors_in(&home)).unwrap();
         let targets = vec![(KeyId::from_hash(7), "192.0.2.1".parse().unwrap())];
         let answers = shared.with_now(|_| {
             worker.ask(Request::Floor((Share::WHOLE, 2)));
@@ -273,7 +299,7 @@ mod tests {
         let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
         let shared = CoreHandle::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
-        let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
+        let mut worker = CoreWorker::start(shared.clone(), giver, floors_in(&home)).unwrap();
         let panicked = std::thread::spawn(move || {
             let _ = shared.with_now::<()>(|_| panic!("asked to"));
         });

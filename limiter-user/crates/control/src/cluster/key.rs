@@ -51,6 +51,15 @@ impl Keys {
         }
         KeyId::from_hash(hasher.finish())
     }
+
+    /// The number of a key of `limiter-serve`.
+    pub(super) fn named(&self, key: [u64; 2]) -> KeyId {
+        let mut hasher = self.0;
+        // Longer than the octets of a source and one of its length: apart from all of them.
+        hasher.write(b"key");
+        key.iter().for_each(|half| hasher.write(&half.to_be_bytes()));
+        KeyId::from_hash(hasher.finish())
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod audit;
 mod clock_guard;
 mod core_worker;
+mod floors;
 mod forget;
 mod host;
 mod init;
@@ -24,12 +25,14 @@ mod replica;
 mod room;
 pub mod rotation;
 mod router;
+mod served;
 mod share_loop;
 mod sources;
 mod state_file;
 mod status;
 mod untracked;
 pub mod views;
+mod watched;
 mod words;
 
 use std::collections::BTreeMap;
@@ -42,6 +45,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::floors::FloorsFile;
 use self::keys_file::KeysFile;
 pub(super) use self::share_loop::floor_of;
 use self::state_file::StateFile;
@@ -49,8 +53,8 @@ use self::status::View;
 pub use self::views::Views;
 use self::views::file_limits;
 use crate::handle::CoreHandle;
-use api::OverageReport;
 use api::error::{Failure, exit};
+use api::{OverageReport, SharesAsked, SharesTold};
 use cluster::agreement::Agreement;
 use cluster::escrow::LostHost;
 use cluster::link::{ClusterId, Settings};
@@ -90,6 +94,7 @@ pub struct Cluster {
     pub digest: watch::Receiver<u64>,
     /// The keys that are in use.
     pub keys: rotation::Keys,
+    floors: Arc<FloorsFile>,
     orders: mpsc::Sender<share_loop::Input>,
 }
 
@@ -102,6 +107,22 @@ impl Cluster {
         let (done, answer) = oneshot::channel();
         self.orders.send(order(done)).await.map_err(ended)?;
         Ok(answer)
+    }
+}
+
+impl Cluster {
+    /// What a `limiter-serve` of this host may use of its keys.
+    ///
+    /// # Errors
+    /// If another one shares limits, or this host divides none.
+    pub async fn shares_of(&self, asked: SharesAsked) -> Result<SharesTold, Failure> {
+        let floors = Arc::clone(&self.floors);
+        let serve = asked.serve;
+        let admitted = tokio::task::spawn_blocking(move || floors.admit(serve)).await;
+        admitted.map_err(ended)??;
+        let told = self.order(|done| share_loop::Input::Served(asked, done)).await?.await;
+        let none = || Failure::new(exit::NEGATIVE, "this host shares no limits with others");
+        told.map_err(ended)?.ok_or_else(none)
     }
 }
 
@@ -127,6 +148,10 @@ pub struct ShareReport {
     pub left_out: usize,
     /// Sources beside them that have half of its home share here, because there is no room to divide them.
     pub untracked: usize,
+    /// Keys of a `limiter-serve` that it divides.
+    pub served: usize,
+    /// Decisions of that without a share that could be had, since its start.
+    pub alone: u64,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [usize; 2],
     /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
@@ -203,18 +228,19 @@ pub struct Prepared {
     name: String,
     kept: StateFile,
     keys: (KeysFile, cluster::rotation::KeyState),
+    floors: Arc<FloorsFile>,
 }
 
 impl Prepared {
-    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's, and
-    /// `prefixes` the leading bits of a source.
+    /// Reads the key and what is kept, and listens on `listen`. The state directory and the `api` socket have to be this
+    /// daemon's, and `prefixes` the leading bits of a source.
     ///
     /// # Errors
     /// What is wrong with the address, the key or what is kept.
     pub fn new(
         config: &ClusterConfig,
         listen: SocketAddr,
-        directory: &Path,
+        (directory, api): (&Path, &Path),
         prefixes: (u8, u8),
     ) -> Result<Self, Failure> {
         // The host name may change with DHCP, so it only counts where none is configured.
@@ -241,7 +267,8 @@ impl Prepared {
         let seed = random()?;
         let settings = Settings { me, cluster, bootstrap, agreement, ring, seed, salt };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
-        Ok(Self { socket, settings, seeds, name, kept, keys })
+        let floors = Arc::new(FloorsFile::open(api));
+        Ok(Self { socket, settings, seeds, name, kept, keys, floors })
     }
 }
 
@@ -272,7 +299,7 @@ impl Running {
 /// # Errors
 /// If a thread or the socket cannot be had.
 pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure> {
-    let Prepared { socket, settings, seeds, name, kept, keys: kept_keys } = prepared;
+    let Prepared { socket, settings, seeds, name, kept, keys: kept_keys, floors } = prepared;
     let identity = settings.me.clone();
     let (me, address) = (identity.host(), identity.address);
     // Deliveries wait in their channel until `route` starts below, so none is lost meanwhile.
@@ -288,7 +315,7 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
         refused: false,
         left: false,
     };
-    let shares = share_loop::start(host, shared)?;
+    let shares = share_loop::start(host, shared, &floors)?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
@@ -304,6 +331,7 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
         file_limits,
         digest: told,
         keys,
+        floors,
         orders: shares.inbox.clone(),
     };
     shared.with_now(|core| {

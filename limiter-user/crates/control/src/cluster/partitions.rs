@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::core_worker::Question;
-use super::share_loop::packets_a_second;
+use super::watched::packets_a_second;
 use cluster::KeyId;
 use model::{Limits, Partition, Target};
 

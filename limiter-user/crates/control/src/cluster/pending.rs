@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::core_worker::{CoreWorker, Floor, PendingFloor, Request};
+use super::floors::FloorsFile;
 use super::host::Host;
 use super::ledger::{LedgerWriter, Written};
 use super::link::Command;
@@ -44,11 +45,15 @@ impl Pending {
     ///
     /// # Errors
     /// If there can be none.
-    pub(super) fn start(shared: &CoreHandle, plane: Arc<dyn Shares>) -> Result<Self, Failure> {
+    pub(super) fn start(
+        shared: &CoreHandle,
+        plane: Arc<dyn Shares>,
+        floors: Arc<FloorsFile>,
+    ) -> Result<Self, Failure> {
         let giver = RefundWorker::start(Arc::clone(&plane))?;
         Ok(Self {
             plane,
-            core: CoreWorker::start(shared.clone(), giver.clone())?,
+            core: CoreWorker::start(shared.clone(), giver.clone(), floors)?,
             giver,
             ledger: LedgerWriter::start()?,
             shares: PendingShares::default(),

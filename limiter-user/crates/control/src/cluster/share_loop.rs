@@ -17,16 +17,20 @@ use tokio::time::sleep;
 
 use super::clock_guard::{ClockFault, ClockGuard};
 use super::core_worker::{Answer, Request};
+use super::floors::FloorsFile;
 use super::host::Host;
 use super::key::Keys;
 use super::ledger::Written;
 use super::link::{Command, monotonic};
 use super::partitions::Partitions;
 use super::pending::Pending;
-use super::sources::{Bounds, Demand, Observation, Sources};
+use super::served::ServedKeys;
+use super::sources::{Demand, Observation, Sources};
+use super::watched::Bounds;
 use super::{MAX_WAITING, RegionShares, ShareReport};
 use crate::{CoreHandle, Shares};
 use api::error::{Failure, exit};
+use api::{SharesAsked, SharesTold};
 use cluster::escrow::{self, Escrow, Forget, LostHost, Outputs};
 use cluster::link::{ClusterId, Step};
 use cluster::membership::Identity;
@@ -63,11 +67,6 @@ const CLOCK_TOLD: Duration = Duration::from_secs(5);
 const BATCH: usize = 256;
 /// Less than this is not worth a word: 1 %.
 const MIN_IDLE: Share = Share::from_units(1 << 32 >> 7);
-/// Bytes of a frame, where a limit counts them.
-// The largest Ethernet frame: with smaller ones a limit in bytes lets more packets through, so
-// this is the slow case.
-const FRAME: f64 = 1514.0;
-
 /// What comes to it.
 pub(super) enum Input {
     /// A member has said something.
@@ -80,6 +79,8 @@ pub(super) enum Input {
     Init(oneshot::Sender<Result<ClusterId, Failure>>),
     /// Hand everything over, and tell when that is done: whether the cluster is no more.
     Leave(oneshot::Sender<bool>),
+    /// A `limiter-serve` of this host asks for shares; nothing is told where it can have none.
+    Served(SharesAsked, oneshot::Sender<Option<SharesTold>>),
     /// The operator says that a host is gone for good.
     Forget(HostId, Forget, oneshot::Sender<()>),
     /// End.
@@ -114,7 +115,11 @@ pub(crate) fn floor_of(home: Share) -> Share {
 ///
 /// # Errors
 /// If there can be none, or the core's state is in doubt.
-pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> {
+pub(super) fn start(
+    host: Host,
+    shared: &CoreHandle,
+    floors: &Arc<FloorsFile>,
+) -> Result<Thread, Failure> {
     // Bounded: a member that floods must not fill the memory. Shares are repeated, so a lost
     // message costs one interval.
     let (inbox, inputs) = mpsc::channel(MAX_WAITING);
@@ -125,7 +130,7 @@ pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> 
         // may then go on with it at once.
         Ok((plane.shares(), plane.has_everything()))
     })?;
-    let pending = Pending::start(shared, Arc::clone(&plane))?;
+    let pending = Pending::start(shared, Arc::clone(&plane), Arc::clone(floors))?;
     // A runtime of its own: on the common one, long work of other tasks would delay grants past
     // their end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -159,6 +164,8 @@ struct ShareLoop {
     anew: bool,
     /// Nothing while this host belongs to no cluster.
     sources: Option<Sources>,
+    /// The keys of a `limiter-serve`.
+    served: ServedKeys,
     due: Due,
     /// The least that limits of the cluster let through, packets a second, if there are any.
     slowest: Option<f64>,
@@ -196,6 +203,7 @@ impl ShareLoop {
             escrow,
             anew: false,
             sources,
+            served: ServedKeys::default(),
             due: Due { look: now, report: now, poll: now },
             slowest: None,
             partitions: Partitions::default(),
@@ -266,7 +274,7 @@ impl ShareLoop {
             for input in batch.drain(..) {
                 // These inputs write the state file themselves. A write on its way would overwrite
                 // theirs with an older state.
-                if !matches!(input, Input::Said(..)) {
+                if !matches!(input, Input::Said(..) | Input::Served(..)) {
                     self.settle().await?;
                 }
                 match input {
@@ -291,6 +299,9 @@ impl ShareLoop {
                         // The caller has its own timeout.
                         self.leaving = Some(done);
                     }
+                    Input::Served(asked, done) => {
+                        let _ = done.send(self.serve(&asked));
+                    }
                     Input::Forget(host, how, done) => {
                         self.escrow.forget_host(host, how);
                         let _ = done.send(());
@@ -308,6 +319,13 @@ impl ShareLoop {
         if !self.host.refused && !self.host.left {
             self.escrow.receive(monotonic(), from, message);
         }
+    }
+
+    /// What a `limiter-serve` may use of its keys; nothing while this host divides no limits.
+    fn serve(&mut self, asked: &SharesAsked) -> Option<SharesTold> {
+        let names = self.host.kept.cluster().map(Keys::of);
+        let names = names.filter(|_| !self.host.refused && !self.host.left)?;
+        Some(self.served.ask(monotonic(), &names, &mut self.escrow, asked))
     }
 
     /// Takes what the core says to what it was asked.
@@ -344,7 +362,9 @@ impl ShareLoop {
     /// Something is done that messages may have waited for.
     fn go_on(&mut self) {
         self.due.poll = Moment(0);
-        self.pending.send(&self.host);
+        if !self.served.withholds(monotonic()) {
+            self.pending.send(&self.host);
+        }
     }
 
     /// Waits until nothing is being written: what else is kept is written here.
@@ -420,6 +440,10 @@ impl ShareLoop {
             self.look(now);
             self.due.poll = now;
         }
+        // What is decided now could be lowered for ever before messages of it go out.
+        if now >= self.due.poll && self.served.withholds(now) {
+            self.due.poll = now.after(RETRY_INTERVAL);
+        }
         if now >= self.due.poll {
             // The scan above may have taken milliseconds, in which leases have ended.
             let now = monotonic();
@@ -432,6 +456,7 @@ impl ShareLoop {
     /// Looks at what sources send.
     fn look(&mut self, now: Moment) {
         let floor = self.escrow.floor();
+        self.served.forget(now, &mut self.escrow);
         // Without a cluster limit nothing has to be scanned. Sources that are still tracked are
         // scanned until they end.
         let limited = self.slowest.is_some();
@@ -498,6 +523,7 @@ impl ShareLoop {
     fn carry_out(&mut self, now: Moment, out: Outputs) {
         // It stays set: the escrow says it once, and the state file may not be written yet.
         self.host.left |= out.left;
+        self.served.grant(now, &out.grants);
         let (kept, sources) = (self.escrow.kept(), self.sources.as_ref());
         for key in self.pending.take(out, kept, &self.host, sources) {
             self.forget(key);
@@ -508,7 +534,7 @@ impl ShareLoop {
             }
         }
         // Leaving is told only after the messages have gone: the link ends right after it.
-        if !self.pending.send(&self.host) {
+        if self.served.withholds(now) || !self.pending.send(&self.host) {
             // A disk that is full is so for a while.
             let full = self.pending.unkept.is_some();
             let again = if full { IDLE_INTERVAL } else { RETRY_INTERVAL };
@@ -601,6 +627,8 @@ impl ShareLoop {
             limited,
             left_out,
             untracked,
+            served: self.served.len(),
+            alone: self.served.alone(),
             grants: self.escrow.count_grants(monotonic()),
             loans: [loans.borrowed, loans.lent],
             regions,
@@ -629,10 +657,4 @@ fn worked() -> Duration {
 /// That a thread which this one needs is gone.
 fn ended() -> Failure {
     Failure::new(exit::NEGATIVE, "a thread of the share loop has ended by itself")
-}
-
-/// What a tier lets through, packets a second; full frames where it counts bytes.
-pub(super) fn packets_a_second(tier: &model::Tier) -> f64 {
-    let frame = if tier.rate.unit() == model::Unit::Bytes { FRAME } else { 1.0 };
-    tier.rate.per_second() / frame
 }

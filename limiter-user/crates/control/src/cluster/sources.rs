@@ -14,13 +14,12 @@ use ipnet::IpNet;
 use super::key::Keys;
 use super::pace::AdaptiveBatch;
 use super::room::AdmissionControl;
-use super::share_loop::packets_a_second;
 use super::untracked::UntrackedSources;
+use super::watched::{Bounds, IDLE, Watch};
 use crate::Shares;
-use cluster::demand::{DemandEstimator, GUESS, Snapshot};
 use cluster::{KeyId, Moment};
 use dataplane::{ClusterBucket, ClusterMember};
-use model::{Limit, Selector, Share, Target};
+use model::{Selector, Share, Target};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.
 // The search and the tracked sources share a loop with messages; together they stay below the time
@@ -37,48 +36,23 @@ const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
 /// New sources that are looked at closely at a time, at most.
 // Each new source needs its policy and a first message. More at a time would make one scan long.
 const MAX_FOUND: usize = 256;
-/// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
-// The escrow forgets a key without reports after the same time.
-const IDLE: Duration = Duration::from_secs(3);
-/// Or for so long at the most.
-// Buckets of very slow limits take days to fill. To track them so long would take the room of busy
-// sources.
-const MAX_IDLE: Duration = Duration::from_secs(300);
 /// For how long two sources of one number are left at their floor.
 // Long enough for one of them to end, so that the number does not change hands with every scan.
 const TWICE: Duration = Duration::from_secs(10);
 /// Numbers of which that is remembered, at most.
 // Any two of 100,000 sources meet with a probability of 2·10⁻⁵. The bound only guards the memory.
 const MAX_TWICE: usize = 1024;
-/// Less of a limit than this is nobody's concern, whatever the floor.
-// Half of a tiny floor is a packet now and then. Every source would be tracked for it.
-const LITTLE: Share = Share::from_units(1 << 23);
-
 /// A source that is tracked.
 #[derive(Clone, Debug)]
 struct Tracked {
     bucket: usize,
     tag: u64,
-    gauge: DemandEstimator,
-    limited: bool,
-    /// When it last sent so much that it matters.
-    busy: Moment,
-    /// For how long it is tracked from then on: what it has used of its limit comes back at its share.
-    life: Duration,
-    /// It pauses: until it is given up, its share is kept.
-    keeps: bool,
+    watch: Watch,
     /// The look that it was there at, and when that was.
     turn: u64,
     looked: Moment,
     /// The how manyth source it is.
     number: u64,
-}
-
-impl Tracked {
-    /// What is wanted for it when it sends so much of its limit.
-    fn wanted(&self, part: Share, limit: &Limit, bounds: Bounds) -> Share {
-        if self.keeps { part.max(kept(limit, self.life, bounds)) } else { part }
-    }
 }
 
 /// What a source sends.
@@ -111,44 +85,6 @@ pub(super) struct Observation {
     pub(super) over: Vec<(KeyId, (usize, u64))>,
     /// Sources to be forgotten that have no bucket any more.
     pub(super) gone: Vec<KeyId>,
-}
-
-/// What matters of a look.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// What this host may use of every key.
-    pub(super) floor: Share,
-    /// The least that limits of the cluster let through whole, packets a second.
-    pub(super) slowest: f64,
-}
-
-impl Bounds {
-    /// The least part of a limit that matters.
-    fn least(&self) -> Share {
-        self.floor.times(1, 2).max(LITTLE)
-    }
-}
-
-/// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
-fn life_of(limit: &Limit) -> Duration {
-    let fills = limit.tiers().map(|tier| tier.burst as f64 / tier.rate.per_second());
-    let seconds = fills.fold(0.0, f64::max);
-    // The floors of other hosts are not to be had.
-    // Clamped as seconds: a duration that is too long for its type would panic.
-    let longest = MAX_IDLE.as_secs_f64();
-    Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
-}
-
-/// What is wanted at least for a source whose share is kept: its bucket fills by that while it sends less. Where it
-/// is tracked longer than others, a packet at least.
-fn kept(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
-    // More than what is nobody's concern. Where nobody else wants any, that brings the whole limit.
-    let little = bounds.least().times(2, 1);
-    if life <= IDLE {
-        return little;
-    }
-    let packets = packets_a_second(&limit.tier()) * life.as_secs_f64();
-    Share::from_part(1.0 / packets.max(1.0)).max(little)
 }
 
 /// All of them.
@@ -201,7 +137,7 @@ impl Sources {
 
     /// How many are tracked, and how many of them are limited.
     pub(super) fn count(&self) -> (usize, usize) {
-        (self.tracked.len(), self.tracked.values().filter(|it| it.limited).count())
+        (self.tracked.len(), self.tracked.values().filter(|it| it.watch.limited).count())
     }
 
     /// How many are tracked.
@@ -322,8 +258,8 @@ impl Sources {
     /// Those that have sent little for longer than other sources are tracked, and since when.
     fn silent(&self) -> Vec<(Moment, KeyId)> {
         // As of the last look: under a flood it is seconds old, and says nothing of the time since.
-        let silent = self.tracked.iter().filter(|(_, it)| it.looked.since(it.busy) > IDLE);
-        silent.map(|(key, it)| (it.busy, *key)).collect()
+        let silent = self.tracked.iter().filter(|(_, it)| it.looked.since(it.watch.busy) > IDLE);
+        silent.map(|(key, it)| (it.watch.busy, *key)).collect()
     }
 
     /// There is so long between two looks.
@@ -374,25 +310,9 @@ impl Sources {
         let its = |tracked: &&mut Tracked| tracked.tag == bucket.tag;
         let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
         (tracked.turn, tracked.looked) = (self.turn, now);
-        // The first drop is urgent: the source has used its share, and waits for more.
-        let starts = bucket.limited && !tracked.limited;
-        if let Some(Snapshot { demand: part, sends, drops }) =
-            tracked.gauge.look(now, &member.limit, bucket.counts, starts)
-        {
-            // Whoever sends nothing is not limited, whatever became of its last packet.
-            tracked.limited = sends && (drops || bucket.limited);
-            let matters = part >= bounds.least() || tracked.limited;
-            if matters {
-                tracked.busy = now;
-            }
-            // The limit may have changed since the last look.
-            tracked.life = life_of(&member.limit);
-            // What is told of a pause falls by chance, look by look. Who has stopped leaves its share to others, unless
-            // its bucket takes long to fill.
-            let pauses = !part.is_none() && (matters || tracked.keeps);
-            tracked.keeps = pauses || tracked.life > IDLE;
-            let part = tracked.wanted(part, &member.limit, bounds);
-            let (limited, target) = (tracked.limited, whose(member));
+        let part = tracked.watch.look(now, &member.limit, bucket.counts, bucket.limited, bounds);
+        if let Some(part) = part {
+            let (limited, target) = (tracked.watch.limited, whose(member));
             seen.demands.push(Demand { key, part, limited, target });
         }
         true
@@ -405,7 +325,7 @@ impl Sources {
             let Some(tracked) = self.tracked.get(&key) else { continue };
             let there = tracked.turn == self.turn;
             // A bucket without an answer in this turn is gone, whatever its source sent before.
-            if there && now.since(tracked.busy) <= tracked.life {
+            if there && !tracked.watch.is_over(now) {
                 continue;
             }
             match self.drop(key) {
@@ -457,23 +377,17 @@ impl Sources {
             }
             return;
         }
-        let guess = if bucket.limited { GUESS } else { Share::NONE };
-        let (gauge, part) = DemandEstimator::begin(now, &member.limit, bucket.counts, guess);
+        let limited = bucket.limited;
+        let (watch, part) = Watch::begin(now, &member.limit, bucket.counts, limited, bounds);
         // An old bucket says nothing of the present, so its source is tracked until a second look
         // tells.
-        let young = gauge.is_young(now);
-        if young && !bucket.limited && part < bounds.least() {
+        if watch.is_young(now) && !limited && part < bounds.least() {
             return;
         }
-        let life = life_of(&member.limit);
-        let keeps = life > IDLE || part >= bounds.least();
-        let (limited, turn) = (bucket.limited, self.turn);
+        let part = watch.wanted(part, &member.limit, bounds);
         self.number += 1;
-        let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
-        let (busy, looked) = (now, now);
-        let tracked =
-            Tracked { bucket: at, tag, gauge, limited, busy, life, keeps, turn, looked, number };
-        let part = tracked.wanted(part, &member.limit, bounds);
+        let (at, tag, turn, looked) = (bucket.bucket, bucket.tag, self.turn, now);
+        let tracked = Tracked { bucket: at, tag, watch, turn, looked, number: self.number };
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
         // Without a part there is nothing to ask for yet.

@@ -93,6 +93,8 @@ impl Fleet for View {
             limited: shares.limited as u64,
             left_out: shares.left_out as u64,
             untracked: shares.untracked as u64,
+            keys: shares.served as u64,
+            alone: shares.alone,
             messages: shares.messages,
             withheld: shares.withheld,
             left: shares.left,

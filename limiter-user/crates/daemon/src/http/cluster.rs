@@ -14,7 +14,7 @@ use api::error::{Failure, exit};
 use api::requests::{ForgetHost, GroupsQuery, LeaveQuery, TopQuery};
 use api::{
     ClusterDistinctReport, ClusterForgotten, ClusterFounded, ClusterGroupsReport, ClusterLeft,
-    ClusterSourceReport, ClusterTopReport, KeysReport, PeersReport,
+    ClusterSourceReport, ClusterTopReport, KeysReport, PeersReport, SharesAsked, SharesTold,
 };
 use control::Host;
 use control::cluster::{Cluster, views};
@@ -64,6 +64,13 @@ pub(super) async fn forget(
     let how = if now { Forget::Now } else { Forget::AfterLease };
     let cluster = to_change(&host).await?;
     cluster.forget(&name, how, dry_run).await.map(Json).map_err(conflict)
+}
+
+pub(super) async fn shares(
+    State(host): State<Host>,
+    Parsed(Json(asked)): Parsed<Json<SharesAsked>>,
+) -> Answer<SharesTold> {
+    to_query(&host).await?.shares_of(asked).await.map(Json).map_err(conflict)
 }
 
 pub(super) async fn keys(State(host): State<Host>) -> Answer<KeysReport> {

@@ -69,6 +69,7 @@ pub fn router(host: Host) -> Router {
         .route("/v1/cluster/init", post(cluster::init))
         .route("/v1/cluster/leave", post(cluster::leave))
         .route("/v1/cluster/forget", post(cluster::forget))
+        .route("/v1/cluster/shares", post(cluster::shares).layer(long_body()))
         .route("/v1/cluster/keys", get(cluster::keys))
         .route("/v1/cluster/keys/rotate", post(cluster::rotate))
         .route("/v1/cluster/peers", get(cluster::peers))

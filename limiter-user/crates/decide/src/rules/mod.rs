@@ -12,8 +12,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::key::{KeyHash, Secret};
-use format::{Descriptor, File, RateLimit};
-use model::meter::{Limit, LimitError, Meter, Unit};
+use crate::shared::OnError;
+use format::{Descriptor, File, RateLimit, Scope};
+use model::meter::{Choice, Limit, LimitError, Meter, Unit};
 
 /// The limits of all domains.
 #[derive(Debug, Default)]
@@ -37,6 +38,8 @@ pub struct Tally {
     pub shadow: AtomicU64,
     /// Those that were let through because the key table is full.
     pub untracked: AtomicU64,
+    /// Those of all these that a share of the cluster's limit could not be had for.
+    pub alone: AtomicU64,
 }
 
 impl Tally {
@@ -91,6 +94,8 @@ pub struct Rule {
     pub metadata: Map<String, Value>,
     /// When the address of a descriptor is to be denied by the kernel.
     pub push_down: Option<PushDown>,
+    /// What is answered without a share, if the limit is that of all hosts of the cluster together.
+    pub shared: Option<OnError>,
     /// What was decided by it.
     pub tally: Arc<Tally>,
 }
@@ -186,6 +191,12 @@ pub enum Problem {
     /// A time that is none.
     #[error("push_down of {0} is for {1:?}: give 1s to 30d")]
     For(String, String),
+    /// What nobody divides.
+    #[error("{0} has scope: cluster, which is for token-bucket")]
+    NotDivided(String),
+    /// What is answered without a share of what has none.
+    #[error("{0} has on_error, which is for scope: cluster")]
+    NotShareable(String),
 }
 
 /// The largest factor of a push down.
@@ -414,11 +425,19 @@ fn rule(
         (Some(_), None) => return Err(Problem::PushDownOfUnlimited(path.to_owned())),
         (Some(push_down), Some(terms)) => Some(PushDown::new(path, push_down, terms)?),
     };
+    let is_bucket = terms.is_some_and(|terms| terms.limit.algorithm == Choice::TokenBucket);
+    let shared = match (limit.scope, limit.on_error) {
+        (Scope::Host, None) => None,
+        (Scope::Host, Some(_)) => return Err(Problem::NotShareable(path.to_owned())),
+        (Scope::Cluster, _) if !is_bucket => return Err(Problem::NotDivided(path.to_owned())),
+        (Scope::Cluster, on_error) => Some(on_error.unwrap_or_default()),
+    };
     Ok(Rule {
         path: path.to_owned(),
         name,
         replaces,
         push_down,
+        shared,
         terms,
         shadow: descriptor.shadow_mode,
         quota: descriptor.quota_mode,

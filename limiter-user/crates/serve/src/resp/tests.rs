@@ -7,7 +7,7 @@ use crate::service::Place;
 
 fn service() -> (TempDir, Service) {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place { folder: folder.path().to_owned(), keys: 1_000, side_keys: 0 };
+    let place = Place::small(folder.path(), 1_000);
     let service = Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap();
     (folder, service)
 }
