@@ -3,6 +3,7 @@
 //! or run twenty daemons. `cargo xtask test` runs them one at a time.
 
 mod cluster_crowd;
+mod cluster_decisions;
 mod cluster_total;
 mod cluster_twenty;
 mod cpus;

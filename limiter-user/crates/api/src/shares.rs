@@ -9,7 +9,7 @@ use model::Share;
 
 /// For how long whoever has read [`FloorsTold`] may go by it.
 // The daemon waits for as long before other hosts hear that this one has less.
-pub const FLOORS_HOLD: Duration = Duration::from_millis(200);
+pub const FLOORS_HOLD: Duration = Duration::from_millis(500);
 
 /// `POST /v1/cluster/shares`: the keys of a `limiter-serve` that need a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,9 @@ pub struct FloorsTold {
     pub boot: String,
     /// Whose buckets may use it, as in [`SharesAsked::serve`]; nobody's at first.
     pub serve: Option<u64>,
-    /// All floors since its buckets began, empty.
+    /// Whether its buckets began full: nobody has used the host's part in this boot before.
+    pub full: bool,
+    /// All floors since then.
     pub floors: Vec<FloorTold>,
 }
 

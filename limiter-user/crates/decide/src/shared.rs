@@ -56,11 +56,13 @@ pub struct Floor {
     pub hosts: u32,
 }
 
-/// All floors since buckets of this host began, empty; in their order.
+/// All floors since buckets of this host began, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Floors {
     /// They are.
     pub all: Vec<Floor>,
+    /// Whether buckets began full: nobody can have used them before.
+    pub full: bool,
     /// Until when they are known to hold.
     pub until: Ticks,
 }
@@ -91,11 +93,13 @@ impl Floors {
     fn bucket<'a>(&self, state: &'a mut [u64], limit: &Limit, now: Ticks) -> Option<Bucket<'a>> {
         let begin = self.all.first()?;
         let interval = ticks(limit.window).div_ceil(limit.requests.max(1));
-        if state[LAST] < begin.at {
+        let is_new = state[LAST] < begin.at;
+        if is_new {
             // Nobody has used it. Or others had this host's part meanwhile.
             state.fill(0);
             state[LAST] = begin.at;
-            state[DEBT] = begin.capacity(limit).saturating_mul(interval);
+            let debt = begin.capacity(limit).saturating_mul(interval);
+            state[DEBT] = if self.full { 0 } else { debt };
         }
         let known = self.all.partition_point(|floor| floor.at <= state[LAST]);
         let (mut floor, now) = (self.all[known - 1], now.max(state[LAST]));
@@ -110,6 +114,10 @@ impl Floors {
         }
         earn(state, floor, now);
         let capacity = floor.capacity(limit);
+        if is_new {
+            // The unit of this host is there for who comes first.
+            state[DEBT] = state[DEBT].min(capacity.saturating_sub(1).saturating_mul(interval));
+        }
         let algorithm = TokenBucket::new(limit.requests, ticks(limit.window), capacity).ok()?;
         state[DEBT] = algorithm.clamped(state[DEBT], 0);
         Some(Bucket { state, algorithm, floor })

@@ -43,7 +43,7 @@ pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
             // What the file says holds for a moment only.
             let mut left = pause;
             while !left.is_zero() {
-                let part = left.min(FLOORS_HOLD / 4);
+                let part = left.min(FLOORS_HOLD / 10);
                 sleep(part).await;
                 left -= part;
                 asking.read(&service);
@@ -138,7 +138,7 @@ impl Asking {
             hosts: told.hosts,
         };
         let all = told.floors.iter().map(floor).collect();
-        Ok(Floors { all, until: now + ticks(FLOORS_HOLD) })
+        Ok(Floors { all, full: told.full, until: now + ticks(FLOORS_HOLD) })
     }
 }
 

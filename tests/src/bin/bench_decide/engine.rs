@@ -57,7 +57,7 @@ impl Keys {
         let limit =
             Limit { burst: Some(100), ..Limit::new(1_000, std::time::Duration::from_secs(60)) };
         let meter = Meter::new(&limit).expect("there can be such a limit");
-        Self { store: Store { table, side: None }, meter, keys }
+        Self { store: Store { table, side: None, shared: None }, meter, keys }
     }
 
     fn ask(&self, key: u64, now: u64) {

@@ -40,7 +40,7 @@ impl FloorsFile {
         let boot = boot.trim().to_owned();
         let read = || serde_json::from_slice::<FloorsTold>(&fs::read(&path).ok()?).ok();
         let known = read().filter(|told| told.boot == boot);
-        let floors = known.unwrap_or(FloorsTold { boot, ..FloorsTold::default() });
+        let floors = known.unwrap_or(FloorsTold { boot, full: true, ..FloorsTold::default() });
         Self { path, told: Mutex::new(Told { floors, heard: None }) }
     }
 
@@ -94,9 +94,12 @@ impl FloorsFile {
             }
             let last = told.floors.floors.last().map(|last| (last.share, last.hosts));
             let mut next = FloorsTold { serve: Some(serve), ..told.floors.clone() };
-            next.floors.clear();
-            if let Some((share, hosts)) = last {
-                next.floors.push(FloorTold { at_ns: since_boot(), share, hosts });
+            if told.floors.serve.is_some() {
+                next.full = false;
+                next.floors.clear();
+                let last =
+                    last.map(|(share, hosts)| FloorTold { at_ns: since_boot(), share, hosts });
+                next.floors.extend(last);
             }
             let failed =
                 |error| Failure::new(exit::NEGATIVE, format!("cannot tell the floors: {error}"));
@@ -113,6 +116,7 @@ impl Told {
         next.floors.push(FloorTold { at_ns: since_boot(), share, hosts });
         let more = next.floors.len().saturating_sub(MAX_FLOORS);
         next.floors.drain(..more);
+        next.full &= more == 0;
         self.write(path, next)
     }
 
@@ -134,9 +138,12 @@ mod tests {
     use super::*;
     use model::Share;
 
+    fn file(path: &Path) -> FloorsTold {
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    }
+
     fn read(path: &Path) -> Vec<(f64, u32)> {
-        let told: FloorsTold = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-        told.floors.iter().map(|floor| (floor.share.part(), floor.hosts)).collect()
+        file(path).floors.iter().map(|floor| (floor.share.part(), floor.hosts)).collect()
     }
 
     #[test]
@@ -145,30 +152,34 @@ mod tests {
         let socket = home.path().join("limiter.sock");
         let path = FloorsTold::path(&socket);
         let part = Share::from_part;
-        let file = FloorsFile::open(&socket);
-        file.lower((part(0.5), 1)).unwrap();
+        let first = FloorsFile::open(&socket);
+        first.lower((part(0.5), 1)).unwrap();
         assert!(!path.exists(), "nothing is less than nothing");
-        file.raise((part(0.5), 1)).unwrap();
-        file.lower((part(0.75), 2)).unwrap();
-        file.raise((part(0.75), 2)).unwrap();
+        first.raise((part(0.5), 1)).unwrap();
+        first.lower((part(0.75), 2)).unwrap();
+        first.raise((part(0.75), 2)).unwrap();
         assert_eq!(read(&path), [(0.5, 1), (0.5, 2), (0.75, 2)]);
         // Nobody reads it yet, so nobody is waited for.
         let begun = Instant::now();
-        file.lower((part(0.25), 2)).unwrap();
+        first.lower((part(0.25), 2)).unwrap();
         assert!(begun.elapsed() < FLOORS_HOLD);
-        // Buckets begin with whoever reads it.
-        file.admit(7).unwrap();
-        assert_eq!(read(&path), [(0.25, 2)]);
-        file.lower((part(0.125), 2)).unwrap();
+        // Nobody has used buckets before whoever reads it first.
+        first.admit(7).unwrap();
+        assert!(file(&path).full && read(&path).len() == 4);
+        first.lower((part(0.125), 2)).unwrap();
         assert!(begun.elapsed() >= FLOORS_HOLD);
-        assert!(file.admit(8).unwrap_err().message.contains("another limiter-serve"));
+        assert!(first.admit(8).unwrap_err().message.contains("another limiter-serve"));
         // A later daemon goes on with it.
         let next = FloorsFile::open(&socket);
         next.admit(7).unwrap();
-        assert_eq!(read(&path), [(0.25, 2), (0.125, 2)]);
+        assert_eq!(read(&path)[3..], [(0.25, 2), (0.125, 2)]);
         for hosts in 0..2 * MAX_FLOORS as u32 {
             next.raise((part(0.5), hosts)).unwrap();
         }
-        assert_eq!(read(&path).len(), MAX_FLOORS);
+        assert!(!file(&path).full && read(&path).len() == MAX_FLOORS);
+        // Another one begins with empty buckets.
+        let later = FloorsFile::open(&socket);
+        later.admit(8).unwrap();
+        assert_eq!((file(&path).full, read(&path).len()), (false, 1));
     }
 }

@@ -16,8 +16,9 @@ use cluster::{KeyId, Moment};
 use model::source::Counts;
 use model::{Limit, Rate, Share, Target, Unit};
 
-/// For how long a share is told at the most: messages may wait so long.
-const TOLD: Duration = Duration::from_millis(200);
+/// For how long a share is told at the most: messages may wait so long when a process has died.
+// As long as grants last. On a busy machine the process asks later than it means to.
+const TOLD: Duration = Duration::from_millis(500);
 
 /// A key that is not named for so long is forgotten. Longer than a share is told for.
 const FORGET: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ fn floors(homes: &[(Ticks, f64)], hosts: u32) -> Floors {
         let share = Share::from_part(home).times(1, FLOORS);
         Floor { at, share, hosts }
     };
-    Floors { all: homes.iter().map(floor).collect(), until: Ticks::MAX }
+    Floors { all: homes.iter().map(floor).collect(), full: false, until: Ticks::MAX }
 }
 
 /// Units that a host admits at once.
@@ -69,10 +69,14 @@ fn a_larger_home_share_brings_room_and_no_units() {
     assert_eq!([&used, &new].map(|host| burst(host, begin + 2)), [0, 50]);
     // 5 a second from now on.
     assert_eq!([&used, &new].map(|host| burst(host, begin + 4 * SECOND + MOMENT)), [20, 20]);
-    // A host that begins has nothing, but for what it earns.
+    // A host that begins has one unit, and what it earns.
     let first = host();
     first.set_floors(floors(&[(begin, 1.0)], 2));
+    assert_eq!(burst(&first, begin), 1);
     assert_eq!(burst(&first, begin + SECOND + MOMENT), 5);
+    let boot = host();
+    boot.set_floors(Floors { full: true, ..floors(&[(begin, 0.5), (begin + 1, 1.0)], 2) });
+    assert_eq!(burst(&boot, begin + 2), 50, "and not 99");
 }
 
 #[test]

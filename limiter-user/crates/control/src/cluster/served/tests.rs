@@ -55,16 +55,16 @@ fn what_is_decided_is_told_for_a_moment() {
     world.pass(25);
     let out = world.escrow.poll(world.now);
     assert!(out.grants.iter().any(|grant| grant.key == key), "{:?}", out.grants);
-    world.grant(0.5, 500);
-    assert_eq!(world.ask(1, &[asked(25, 25)]), [(0.5, 200)]);
-    world.pass(400);
+    world.grant(0.5, 2_000);
+    assert_eq!(world.ask(1, &[asked(25, 25)]), [(0.5, 500)]);
+    world.pass(1_900);
     assert_eq!(world.ask(1, &[asked(25, 25)]), [(0.5, 100)]);
     world.pass(100);
     assert_eq!(world.ask(1, &[asked(25, 25)]), [(0.0, 0)]);
     // Counts that begin anew are of the same key, and others are none.
     world.grant(0.5, 500);
     let nobody = KeyAsked { requests: 0, key: [3, 4], ..asked(1, 0) };
-    assert_eq!(world.ask(1, &[asked(1, 0), nobody]), [(0.5, 200), (0.0, 0)]);
+    assert_eq!(world.ask(1, &[asked(1, 0), nobody]), [(0.5, 500), (0.0, 0)]);
     // Who names it no more has it no more.
     world.pass(1_000);
     world.served.forget(world.now, &mut world.escrow);
@@ -84,7 +84,7 @@ fn others_hear_of_less_when_it_was_taken_or_what_was_told_has_ended() {
         world
     };
     let mut world = lowered();
-    world.pass(199);
+    world.pass(499);
     assert!(world.served.withholds(world.now));
     world.pass(1);
     assert!(!world.served.withholds(world.now));
