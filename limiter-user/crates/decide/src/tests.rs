@@ -8,10 +8,11 @@ use crate::decider::{Decision, Item, Key, decide};
 use crate::key::Secret;
 use crate::overrides::Overrides;
 use crate::rules::{Entry, Rules, Tallies, key};
+use crate::shared::Shared;
 use crate::side::{self, Side};
 use crate::store::{Act, Store};
 use crate::table::{self, Table};
-use model::meter::{Limit, ticks};
+use model::meter::{Choice, Limit, ticks};
 
 type Memory = Vec<AtomicU64>;
 
@@ -354,4 +355,53 @@ fn who_only_looks_under_a_lower_limit_forgets_nothing() {
     }
     set(&mut server, "2/hour");
     assert_eq!(server.admits(&[&entries], 1), [false]);
+}
+
+#[test]
+fn all_hosts_know_a_key_that_they_share_by_one_hash() {
+    let text = "domain: rl\ndescriptors:\n  - key: user\n    rate_limit: { unit: second, requests_per_unit: 5, scope: \
+                cluster }\n  - key: path\n    value: a*\n    share_threshold: true\n    rate_limit: { unit: second, \
+                requests_per_unit: 5, scope: cluster, on_error: open }\n  - key: own\n    rate_limit: { unit: second, \
+                requests_per_unit: 5 }\n";
+    let rules = Rules::read([("test.yaml", text)], &mut Tallies::default()).unwrap();
+    let shared = |secret: Secret, entry: Entry<'_>, own: Option<Limit>| {
+        let mut overrides = Overrides::default();
+        if let Some(limit) = own {
+            overrides.set(key(secret, "rl", &[entry]), limit, None).unwrap();
+        }
+        let whose = ("rl", &[entry][..]);
+        overrides.find(&rules, secret, whose, 0, &mut String::new()).unwrap().shared
+    };
+    let (one, two) = (Secret([1, 2]), Secret([3, 4]));
+    let user = shared(one, ("user", "7"), None);
+    assert!(user.is_some() && user == shared(two, ("user", "7"), None));
+    assert_ne!(user, shared(one, ("user", "8"), None));
+    assert_eq!(shared(one, ("path", "ab"), None), shared(two, ("path", "ac"), None));
+    assert_eq!(shared(one, ("own", "7"), None), None);
+    // A limit of its own is shared, too, but not where each host has to keep it.
+    let limit = Limit::new(9, Duration::from_secs(1));
+    let by = |algorithm| shared(two, ("user", "7"), Some(Limit { algorithm, ..limit }));
+    assert_eq!(by(Choice::TokenBucket), user);
+    assert_eq!(by(Choice::SlidingLog), None);
+    // Its pattern's other keys are not this one.
+    assert_ne!(shared(one, ("path", "ab"), Some(limit)), shared(one, ("path", "ab"), None));
+}
+
+#[test]
+fn a_descriptor_without_a_share_is_answered_as_its_rule_says() {
+    let text = |on_error| {
+        format!(
+            "domain: rl\ndescriptors:\n  - key: user\n    rate_limit: {{ unit: second, requests_per_unit: 5, scope: \
+             cluster, on_error: {on_error} }}\n"
+        )
+    };
+    for (on_error, over) in [("floor", true), ("closed", true), ("open", false)] {
+        let mut server = Server::new(&text(on_error));
+        let memory = memory(side::bytes(10, side::SHORT));
+        server.store.shared = Some(Shared::new(Side::open(memory).unwrap(), Secret([1, 2])));
+        let decision = server.ask(&[item(&[("user", "7")])]);
+        assert_eq!((decision.over, decision.statuses[0].alone), (over, true), "{on_error}");
+        let tally = &server.rules.all()[0].tally;
+        assert_eq!(tally.alone.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use decide::rules::{Rule, Tally};
+use decide::shared::Shared;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -78,7 +79,7 @@ impl Collector for Page {
         wanted.encode_gauge(&shared.map_or(0, |shared| shared.count() as u64))?;
         let help = "Decisions on more such keys, which had this host's floor";
         let mut left_out = to.encode_descriptor("left_out", help, None, MetricType::Counter)?;
-        let count = shared.map_or(0, |shared| shared.left_out());
+        let count = shared.map_or(0, Shared::left_out);
         left_out.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         let help = "Descriptors with a limit of their own, by `limiter rule`";
         let mut overrides = to.encode_descriptor("overrides", help, None, MetricType::Gauge)?;

@@ -1,7 +1,8 @@
 //! The floors of this host, in a file: `limiter-serve` goes by them, also while there is no daemon.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -122,7 +123,11 @@ impl Told {
 
     fn write(&mut self, path: &Path, next: FloorsTold) -> io::Result<()> {
         let text = serde_json::to_vec(&next)?;
-        write_file(path, |file| file.write_all(&text))?;
+        write_file(path, |file| {
+            // `limiter-serve` is another user, and this is no secret: whatever the process's mask.
+            file.get_ref().set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(&text)
+        })?;
         self.floors = next;
         Ok(())
     }

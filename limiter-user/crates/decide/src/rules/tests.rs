@@ -19,6 +19,11 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
              push_down: {{ factor: {factor}, for: {span} }} }}\n"
         )
     };
+    let sharing = |more| {
+        format!(
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ unit: day, requests_per_unit: 5, {more} }}\n"
+        )
+    };
     let cases = [
         ("'''", "rules.yaml:1"),
         ("descriptors:\n", "no domain"),
@@ -29,6 +34,12 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
             "rules.yaml:5: descriptor d.k_v is there twice",
         ),
         ("domain: d\ndomain: e\n", "rules.yaml:2"),
+        (
+            &sharing("algorithm: fixed-window, scope: cluster"),
+            "d.k has scope: cluster, which is for token-bucket",
+        ),
+        (&sharing("on_error: open"), "d.k has on_error, which is for scope: cluster"),
+        (&sharing("scope: region"), "rules.yaml:4"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: foo, requests_per_unit: 5 }\n",
             "unit \"foo\" of d.k is none: give second",
