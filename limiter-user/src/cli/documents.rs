@@ -1,5 +1,5 @@
 //! `limiter completions`, and the hidden `limiter documents`: manual pages and shell completions, made from
-//! the command line's types for packages to install, and the reference pages of `docs`.
+//! the command lines' types for packages to install, and the reference pages of `docs`. `limiter-serve` has them, too.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -86,18 +86,58 @@ with its interfaces in its configuration, and
 .B limiter --instance NAME
 or LIMITER_INSTANCE for its commands. An interface belongs to one instance.
 .SH "SEE ALSO"
+.BR limiter-serve (8),
 .BR ip-link (8),
 .BR bpf (2),
 .BR systemd (1)
 "#;
 
-/// Every command, with all that it has.
-fn command() -> Command {
-    // Each command would have a `help` with a page that repeats the others.
-    let mut command = Cli::command().disable_help_subcommand(true);
-    // Only built commands have their full names and the options that every command has.
-    command.build();
-    command
+/// The same for `limiter-serve`.
+const MORE_OF_SERVE: &str = r#".SH "EXIT STATUS"
+.TP
+0
+It worked.
+.TP
+1
+Another process has the states open, or the system refuses.
+.TP
+2
+Wrong usage, rules or files.
+.TP
+4
+Privileges are missing.
+.SH FILES
+.TP
+.I /etc/limiter/rules
+The rules of limiter-serve.service.
+.TP
+.I /etc/default/limiter-serve
+Its environment.
+.TP
+.I /run/limiter-serve
+The states of keys.
+.TP
+.I /usr/share/doc/limiter/examples
+Rules, and configurations of proxies.
+.SH "SEE ALSO"
+.BR limiter (8),
+.BR systemd (1)
+"#;
+
+/// The programs that have pages and completions.
+fn programs() -> [Command; 2] {
+    [Cli::command(), serve::command()]
+}
+
+/// The programs with every command, and all that it has.
+fn commands() -> [Command; 2] {
+    programs().map(|program| {
+        // Each command would have a `help` with a page that repeats the others.
+        let mut program = program.disable_help_subcommand(true);
+        // Only built commands have their full names and the options that every command has.
+        program.build();
+        program
+    })
 }
 
 /// Writes `man/`, `completions/` and `reference/` into `directory`.
@@ -107,34 +147,40 @@ fn write(directory: &Path) -> io::Result<()> {
     for directory in [&man, &completions, &pages] {
         fs::create_dir_all(directory)?;
     }
-    manual(&command(), &man)?;
+    for program in commands() {
+        manual(&program, &man)?;
+    }
     for (name, text) in reference() {
         fs::write(pages.join(name), text)?;
     }
     // Not with those: it runs the scenarios, and `sim` has a test of it.
     let scenarios = sim::page().expect("the built-in scenarios are good");
     fs::write(pages.join("scenarios.md"), scenarios)?;
-    let mut command = Cli::command();
-    // Those that the package has a place for.
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        generate_to(shell, &mut command, "limiter", &completions)?;
+    for mut program in programs() {
+        let name = program.get_name().to_owned();
+        // Those that the package has a place for.
+        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+            generate_to(shell, &mut program, &name, &completions)?;
+        }
     }
     Ok(())
 }
 
-/// The reference pages of `docs/reference` about the program, by their names.
+/// The reference pages of `docs/reference` about the programs, by their names.
 fn reference() -> [(&'static str, String); 2] {
-    let mut commands = COMMANDS.to_owned();
-    describe(&command(), &mut commands);
-    [("cli.md", commands), ("configuration.md", settings::reference())]
+    let mut page = COMMANDS.to_owned();
+    for program in commands() {
+        describe(&program, &mut page);
+    }
+    [("cli.md", page), ("configuration.md", settings::reference())]
 }
 
 /// What the reference says before the commands.
 const COMMANDS: &str = "\
 # Command reference
 
-`cargo xtask docs` writes this page from the program: it has what `--help` prints. `limiter` comes first, with the
-options that every command has.
+`cargo xtask docs` writes this page from the programs: it has what `--help` prints. `limiter` comes first, with the
+options that each of its commands has. `limiter-serve` comes last.
 ";
 
 /// Adds the help of `command` and of each of its commands.
@@ -166,9 +212,12 @@ fn manual(command: &Command, directory: &Path) -> io::Result<()> {
         .source(concat!("limiter ", env!("CARGO_PKG_VERSION")))
         .manual("System Administration")
         .render(&mut file)?;
-    if name == "limiter" {
-        file.write_all(MORE.as_bytes())?;
-    }
+    let more = match name {
+        "limiter" => MORE,
+        "limiter-serve" => MORE_OF_SERVE,
+        _ => "",
+    };
+    file.write_all(more.as_bytes())?;
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         manual(inner, directory)?;
     }
@@ -203,11 +252,17 @@ mod tests {
         assert!(read("man/limiter-limit-set.8").contains("1000pps"));
         assert!(read("man/limiter-doctor.8").contains("doctor"));
         assert!(!main.contains("documents"), "hidden commands are not told");
-        for file in ["limiter.bash", "limiter.fish", "_limiter"] {
-            assert!(read(&format!("completions/{file}")).contains("cleanup"), "{file}");
+        let serve = read("man/limiter-serve.8");
+        assert!(serve.contains(".TH LIMITER-SERVE 8") && serve.contains("/etc/limiter/rules"));
+        assert!(serve.contains("token\\-file") && serve.contains("LIMITER_SERVE_HTTP"), "{serve}");
+        for (name, part) in [("limiter", "cleanup"), ("limiter-serve", "token-file")] {
+            for file in [format!("{name}.bash"), format!("{name}.fish"), format!("_{name}")] {
+                assert!(read(&format!("completions/{file}")).contains(part), "{file}");
+            }
         }
         assert_eq!(run(Path::new("/dev/null/x")).unwrap_err().code, exit::USAGE);
-        assert!(read("reference/cli.md").contains("## `limiter limit set`"));
+        let page = read("reference/cli.md");
+        assert!(page.contains("## `limiter limit set`") && page.contains("## `limiter-serve`"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::PROGRAMS;
 use crate::{run::Cmd, workspace};
 
 /// The scripts that run when the package is installed and removed.
@@ -55,12 +56,14 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     }
     copy(&packaging.join(SERVE_UNIT), &units.join(SERVE_UNIT))?;
     let completions = generated.join("completions");
-    for (from, to) in [
-        ("limiter.bash", "bash-completion/completions/limiter"),
-        ("_limiter", "zsh/vendor-completions/_limiter"),
-        ("limiter.fish", "fish/vendor_completions.d/limiter.fish"),
-    ] {
-        copy(&completions.join(from), &root.join("usr/share").join(to))?;
+    for name in PROGRAMS {
+        for (from, to) in [
+            (format!("{name}.bash"), format!("bash-completion/completions/{name}")),
+            (format!("_{name}"), format!("zsh/vendor-completions/_{name}")),
+            (format!("{name}.fish"), format!("fish/vendor_completions.d/{name}.fish")),
+        ] {
+            copy(&completions.join(from), &root.join("usr/share").join(to))?;
+        }
     }
     for page in files(&generated.join("man"))? {
         let to = root.join("usr/share/man/man8").join(page.file_name().unwrap_or_default());

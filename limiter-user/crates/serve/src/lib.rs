@@ -34,7 +34,7 @@ use std::time::Duration;
 use api::address::Address;
 use api::error::{Failure, exit};
 use axum::{Router, middleware};
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -60,6 +60,12 @@ const MAX_STREAMS: u32 = 1_024;
 /// The largest head of a request, bytes, and the most headers in it.
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
+
+/// The command line, for pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Options::command()
+}
 
 /// Runs `limiter-serve` as its arguments say. Returns the exit code.
 #[must_use]
