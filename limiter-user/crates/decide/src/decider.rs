@@ -7,11 +7,12 @@ use std::time::Duration;
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 
+use crate::act::{Act, Standing};
 use crate::key::{KeyHash, Secret, Space};
 use crate::overrides::Overrides;
 use crate::rules::{Entry, Rule, Rules, Terms, key};
 use crate::shared::OnError;
-use crate::store::{Act, Standing, Store};
+use crate::store::Store;
 use model::meter::{Limit, LimitError, span};
 
 /// What is asked about a key.

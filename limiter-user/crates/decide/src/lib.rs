@@ -2,6 +2,7 @@
 //!
 //! No sockets, no clock, no files: time is an argument, and the memory of the key table is the caller's.
 
+pub mod act;
 pub mod decider;
 pub mod key;
 pub mod overrides;

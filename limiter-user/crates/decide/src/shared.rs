@@ -21,9 +21,9 @@ use model::Share;
 use model::meter::{Limit, ticks};
 use serde::Deserialize;
 
+use crate::act::{Act, Standing};
 use crate::key::{KeyHash, Secret, Space};
 use crate::side::{SHORT, Side};
-use crate::store::{Act, Standing};
 
 /// What a key is hashed with where all hosts are to come to the same. That is no secret: whoever finds two keys of one
 /// hash makes them be wanted together, and each has a bucket of its own all the same.

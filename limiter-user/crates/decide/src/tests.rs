@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use limiter_common::atomic::AtomicU64;
 
+use crate::act::Act;
 use crate::decider::{Decision, Item, Key, decide};
 use crate::key::Secret;
 use crate::overrides::Overrides;
 use crate::rules::{Entry, Rules, Tallies, key};
 use crate::shared::Shared;
 use crate::side::{self, Side};
-use crate::store::{Act, Store};
+use crate::store::Store;
 use crate::table::{self, Table};
 use model::meter::{Choice, Limit, ticks};
 

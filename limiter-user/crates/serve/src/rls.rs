@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use decide::act::Act;
 use decide::decider::{Item, Key, RequestError, Status};
 use decide::rules::Entry;
-use decide::store::Act;
 use model::meter::{Limit, Unit};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};

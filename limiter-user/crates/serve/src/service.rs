@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use decide::act::{Act, Standing};
 use decide::decider::{Decision, Item, Key, RequestError, decide};
 use decide::key::{Secret, Space};
 use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
 use decide::shared::Shared;
 use decide::side::{self, Side};
-use decide::store::{Act, Standing, Store};
+use decide::store::Store;
 use decide::table::{self, Table, TableError};
 use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError, Meter};

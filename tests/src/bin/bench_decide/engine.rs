@@ -3,8 +3,9 @@
 use std::{thread, time::Instant};
 
 use decide::{
+    act::Act,
     key::{Secret, Space},
-    store::{Act, Store},
+    store::Store,
     table::{self, Table},
 };
 use limiter_common::{

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use decide::store::Act;
+use decide::act::Act;
 use limiter_common::gcra::Ticks;
 use listen::Connection;
 use listen::token::Token;
