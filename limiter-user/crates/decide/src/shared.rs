@@ -1,9 +1,9 @@
 //! Limits that the hosts of a cluster share: this host's part of them.
 //!
 //! The rate moves between hosts: a bucket earns at the *share* that it has for a time, and at the host's *floor* else. The
-//! burst stays: it is divided by *home shares*, of which the floor is a twentieth. So a change of shares changes no bucket,
-//! and in any interval T all hosts together admit at most max(burst, one unit a host) + rate · T (promise P6), as the
-//! shares of a key are the whole at the most, and the home shares are.
+//! burst stays: it is divided by *home shares*, of which the floor is a twentieth. So a change of shares changes no bucket.
+//! The shares of a key are the whole at the most, and so are home shares. In any interval T all hosts together admit at
+//! most max(burst, one unit a host) + rate · T (promise P6).
 //!
 //! What a host has of home shares changes with the cluster. More of them bring room and no units. A bucket that nobody has
 //! used is as full as one that had been there all the time, see [`Floors`].
