@@ -17,7 +17,7 @@ pub const FLOORS_HOLD: Duration = Duration::from_millis(500);
 pub struct SharesAsked {
     /// Whose buckets these are: random, and the same as long as they last.
     pub serve: u64,
-    /// The process: by its next request it has taken what it was told.
+    /// By its next request with this number it has taken what it was told: random, another one after each failure.
     pub run: u64,
     /// Decisions without a share that could be had, since its start.
     pub alone: u64,

@@ -91,7 +91,8 @@ struct Bucket<'a> {
 impl Floors {
     /// A bucket of a `limit` whose state was left some time ago: `None` if there is nothing of the limit here.
     fn bucket<'a>(&self, state: &'a mut [u64], limit: &Limit, now: Ticks) -> Option<Bucket<'a>> {
-        let begin = self.all.first()?;
+        // Before that somebody else may have this host's part.
+        let begin = self.all.first().filter(|begin| begin.at <= now)?;
         let interval = ticks(limit.window).div_ceil(limit.requests.max(1));
         let is_new = state[LAST] < begin.at;
         if is_new {

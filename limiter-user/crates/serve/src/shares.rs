@@ -55,7 +55,7 @@ pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
 struct Asking {
     daemon: Client,
     floors: PathBuf,
-    /// Whose buckets these are, and by which process.
+    /// Whose buckets these are, and in which run.
     serve: u64,
     run: u64,
     /// It is told once that the daemon gives nothing.
@@ -66,8 +66,7 @@ impl Asking {
     fn new(service: &Service, socket: &Path) -> Self {
         // As long as the table lasts, so do the buckets.
         let serve = service.store().table.secret().hash(Space::Shared, b"serve").low;
-        // Without random numbers the process could be taken for the one before: its moment tells them apart.
-        let run = getrandom::u64().unwrap_or_else(|_| service.now());
+        let run = run(service);
         let (daemon, floors) = (Client::new(socket), FloorsTold::path(socket));
         Self { daemon, floors, serve, run, warned: false }
     }
@@ -104,13 +103,15 @@ impl Asking {
                     tracing::info!("shares of the cluster's limits are there again");
                 }
             }
-            Err(why) if !self.warned => {
-                self.warned = true;
-                tracing::warn!(
-                    "there are no shares of the cluster's limits: on_error says what is answered: {why}"
-                );
+            Err(why) => {
+                // The daemon may have told something that never came.
+                self.run = run(service);
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(
+                        "there are no shares of the cluster's limits: on_error says what is answered: {why}"
+                    );
+                }
             }
-            Err(_) => {}
         }
         !wanted.is_empty()
     }
@@ -140,6 +141,12 @@ impl Asking {
         let all = told.floors.iter().map(floor).collect();
         Ok(Floors { all, full: told.full, until: now + ticks(FLOORS_HOLD) })
     }
+}
+
+/// A number that no run had before.
+fn run(service: &Service) -> u64 {
+    // Without random numbers its moment tells it apart.
+    getrandom::u64().unwrap_or_else(|_| service.now())
 }
 
 fn key_asked(wanted: &Wanted, now: Ticks) -> KeyAsked {

@@ -98,8 +98,9 @@ impl FloorsFile {
             if told.floors.serve.is_some() {
                 next.full = false;
                 next.floors.clear();
-                let last =
-                    last.map(|(share, hosts)| FloorTold { at_ns: since_boot(), share, hosts });
+                // The other one may go by what it has read until then.
+                let at_ns = since_boot() + FLOORS_HOLD.as_nanos() as u64;
+                let last = last.map(|(share, hosts)| FloorTold { at_ns, share, hosts });
                 next.floors.extend(last);
             }
             let failed =
@@ -114,7 +115,9 @@ impl FloorsFile {
 impl Told {
     fn add(&mut self, path: &Path, (share, hosts): Floor) -> io::Result<()> {
         let mut next = self.floors.clone();
-        next.floors.push(FloorTold { at_ns: since_boot(), share, hosts });
+        // In their order, also where the last one begins in a moment.
+        let at_ns = next.floors.last().map_or(0, |last| last.at_ns).max(since_boot());
+        next.floors.push(FloorTold { at_ns, share, hosts });
         let more = next.floors.len().saturating_sub(MAX_FLOORS);
         next.floors.drain(..more);
         next.full &= more == 0;

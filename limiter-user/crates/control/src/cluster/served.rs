@@ -96,8 +96,10 @@ impl ServedKeys {
     ) -> SharesTold {
         let same_run = self.run == asked.run;
         (self.run, self.alone) = (asked.run, asked.alone);
-        for served in self.keys.values_mut() {
-            // Another process may have got what this one was told, and not have taken it.
+        // One that is not named has what it was told, until that ends.
+        for key in asked.keys.iter().map(|asked| names.named(asked.key)) {
+            let Some(served) = self.keys.get_mut(&key) else { continue };
+            // Another run may have got what this one was told, and not have taken it.
             served.taken = if same_run { served.told } else { served.may_use(now) };
             served.told = (Share::NONE, now);
         }

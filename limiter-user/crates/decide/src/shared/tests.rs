@@ -72,7 +72,7 @@ fn a_larger_home_share_brings_room_and_no_units() {
     // A host that begins has one unit, and what it earns.
     let first = host();
     first.set_floors(floors(&[(begin, 1.0)], 2));
-    assert_eq!(burst(&first, begin), 1);
+    assert_eq!([begin - 1, begin].map(|now| burst(&first, now)), [0, 1]);
     assert_eq!(burst(&first, begin + SECOND + MOMENT), 5);
     let boot = host();
     boot.set_floors(Floors { full: true, ..floors(&[(begin, 0.5), (begin + 1, 1.0)], 2) });

@@ -102,4 +102,10 @@ fn others_hear_of_less_when_it_was_taken_or_what_was_told_has_ended() {
     world.ask(1, &[asked(25, 25)]);
     world.ask(2, &[asked(25, 25)]);
     assert!(world.served.withholds(world.now));
+
+    // Who does not name a key any more has not given it up.
+    let mut world = lowered();
+    world.ask(1, &[]);
+    world.ask(1, &[]);
+    assert!(world.served.withholds(world.now));
 }
