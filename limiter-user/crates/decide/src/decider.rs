@@ -186,7 +186,7 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
             && status.over
             && let Ok(above) = push_down.above(&subject.terms.limit)
         {
-            let key = subject.key.of_denied(store.table.secret());
+            let key = subject.key.within(Space::Denied, store.table.secret());
             // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
             let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
             let ask = |act| store.ask(key, &above, act, cost, now);

@@ -53,10 +53,10 @@ impl KeyHash {
         Self { high: self.high ^ meter.layout(), low: self.low }
     }
 
-    /// The key of what was denied of this one.
+    /// The key of something else of this one, in a `space`.
     #[must_use]
-    pub fn of_denied(self, secret: Secret) -> Self {
-        let mut hasher = secret.begin(Space::Denied);
+    pub fn within(self, space: Space, secret: Secret) -> Self {
+        let mut hasher = secret.begin(space);
         hasher.part(&self.high.to_ne_bytes());
         hasher.part(&self.low.to_ne_bytes());
         hasher.finish()

@@ -17,8 +17,8 @@ use limiter_common::algorithm::{Algorithm as _, TokenBucket};
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 use limiter_common::share::FLOORS;
-use model::Share;
 use model::meter::{Limit, ticks};
+use model::{Share, share};
 use serde::Deserialize;
 
 use crate::act::{Act, Standing};
@@ -31,9 +31,6 @@ pub const PORTABLE: Secret = Secret([0, 0]);
 
 /// Keys at once that a share is asked for.
 pub const MAX_WANTED: usize = 4_096;
-
-/// For how long a key without requests is wanted: until its bucket is full again at the whole rate, and within these.
-const LIFE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(300));
 
 /// After such a silence of the daemon a share cannot be had.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -183,10 +180,8 @@ pub struct Wanted {
 
 /// For how long a key is wanted after its last request.
 fn life(limit: &Limit) -> Ticks {
-    let (least, most) = LIFE;
     let part = limit.burst.unwrap_or(limit.requests) as f64 / limit.requests.max(1) as f64;
-    let seconds = 1.0 + 1.1 * part * limit.window.as_secs_f64();
-    ticks(Duration::from_secs_f64(seconds.clamp(least.as_secs_f64(), most.as_secs_f64())))
+    ticks(share::life(part * limit.window.as_secs_f64()))
 }
 
 /// The buckets of all keys under limits of the cluster, in memory `M`.
@@ -242,7 +237,7 @@ impl<M: AsRef<[AtomicU64]>> Shared<M> {
     }
 
     /// Whether a share cannot be had at present.
-    pub fn is_alone(&self, now: Ticks) -> bool {
+    fn is_alone(&self, now: Ticks) -> bool {
         now >= self.heard.load(Ordering::Relaxed).saturating_add(ticks(SILENCE))
     }
 
@@ -304,10 +299,7 @@ impl<M: AsRef<[AtomicU64]>> Shared<M> {
 
     /// Where the state of a key is: nobody who does not know the secret can name two that meet.
     fn own(&self, key: KeyHash) -> KeyHash {
-        let mut hasher = self.secret.begin(Space::Shared);
-        hasher.part(&key.high.to_ne_bytes());
-        hasher.part(&key.low.to_ne_bytes());
-        hasher.finish()
+        key.within(Space::Shared, self.secret)
     }
 
     /// Notes what was asked of a key that a share is asked for, if it needs one.

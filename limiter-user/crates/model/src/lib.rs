@@ -33,7 +33,7 @@ pub mod rollup;
 pub mod rotation;
 pub mod sample;
 pub mod scope;
-mod share;
+pub mod share;
 pub mod source;
 pub mod tables;
 pub mod target;

@@ -2,8 +2,25 @@
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+/// Whoever sends little for so long needs no share any more, or after longer where its limit is slow.
+// The escrow forgets a key without reports after the same time.
+pub const IDLE: Duration = Duration::from_secs(3);
+/// Or for so long at the most.
+// Buckets of very slow limits take days to fill. To track them so long would take the room of those that are busy.
+const MAX_IDLE: Duration = Duration::from_secs(300);
+
+/// For how long a share is needed after the last use of a limit whose bucket takes `fills` s to fill: until then, and a moment
+/// until the share has come; 3 s to 5 minutes.
+#[must_use]
+pub fn life(fills: f64) -> Duration {
+    // The floors of other hosts are not to be had. Clamped as seconds: what is too long for a duration would panic.
+    let longest = MAX_IDLE.as_secs_f64();
+    Duration::from_secs_f64((1.0 + fills * 1.1).clamp(IDLE.as_secs_f64(), longest))
+}
 
 /// A part of a limit, of its rate and its burst alike, in units of 2^-32. What a host may use is at most
 /// [`Share::WHOLE`]; demand may be more.

@@ -370,8 +370,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_has_left_of_a_larger_table_is_no_obstacle() {
         let home = tempfile::tempdir().unwrap();
-        let place =
-            |keys| Place { folder: home.path().to_owned(), keys, side_keys: 0, cluster_keys: 1 };
+        let place = |keys| Place::small(home.path(), keys);
         let limit = Limit::new(1, Duration::from_secs(3_600));
         let take = |service: &Service| {
             service.ask(b"k", &limit, Act::Take, 1, service.now()).unwrap().admitted

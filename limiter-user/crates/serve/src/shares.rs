@@ -10,12 +10,13 @@ use std::{fs, io};
 use api::client::Client;
 use api::{FLOORS_HOLD, FloorsTold, KeyAsked, SharesAsked, SharesTold};
 use decide::key::Space;
-use decide::shared::{Floor, Floors, Wanted};
+use decide::shared::{Floor, Floors, Shared, Wanted};
 use hyper::Method;
 use limiter_common::gcra::Ticks;
 use model::meter::{span, ticks};
 use tokio::time::{sleep, timeout};
 
+use crate::memory::Words;
 use crate::service::Service;
 
 /// How often the daemon is asked while keys need shares.
@@ -35,6 +36,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
     let mut asking = Asking::new(&service, &socket);
     asking.step(&service).await;
+    asking.read(&service);
     tokio::spawn(async move {
         loop {
             let begun = Instant::now();
@@ -73,11 +75,7 @@ impl Asking {
 
     /// Asks once. Whether keys need shares.
     async fn step(&mut self, service: &Service) -> bool {
-        self.read(service);
-        let Some(shared) = &service.store().shared else { return false };
-        if !service.rules().all().iter().any(|rule| rule.shared.is_some()) {
-            return false;
-        }
+        let Some(shared) = shared(service) else { return false };
         let asked_at = service.now();
         let wanted = shared.wants(asked_at);
         let asked = SharesAsked {
@@ -118,7 +116,7 @@ impl Asking {
 
     /// Reads what this host has without end.
     fn read(&self, service: &Service) {
-        let Some(shared) = &service.store().shared else { return };
+        let Some(shared) = shared(service) else { return };
         let now = service.now();
         match self.told(service, now) {
             Ok(floors) => shared.set_floors(floors),
@@ -141,6 +139,12 @@ impl Asking {
         let all = told.floors.iter().map(floor).collect();
         Ok(Floors { all, full: told.full, until: now + ticks(FLOORS_HOLD) })
     }
+}
+
+/// The buckets, where rules need them.
+fn shared(service: &Service) -> Option<&Shared<Words>> {
+    let is_needed = service.rules().all().iter().any(|rule| rule.shared.is_some());
+    service.store().shared.as_ref().filter(|_| is_needed)
 }
 
 /// A number that no run had before.

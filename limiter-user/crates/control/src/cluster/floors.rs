@@ -24,10 +24,10 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// The file.
 pub(super) struct FloorsFile {
     path: PathBuf,
-    told: Mutex<Told>,
+    told: Mutex<Contents>,
 }
 
-struct Told {
+struct Contents {
     floors: FloorsTold,
     /// When whoever goes by it was heard last.
     heard: Option<Instant>,
@@ -42,10 +42,10 @@ impl FloorsFile {
         let read = || serde_json::from_slice::<FloorsTold>(&fs::read(&path).ok()?).ok();
         let known = read().filter(|told| told.boot == boot);
         let floors = known.unwrap_or(FloorsTold { boot, full: true, ..FloorsTold::default() });
-        Self { path, told: Mutex::new(Told { floors, heard: None }) }
+        Self { path, told: Mutex::new(Contents { floors, heard: None }) }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, Contents> {
         // What a panic left is what the file says: it is written first.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,7 @@ impl FloorsFile {
     }
 }
 
-impl Told {
+impl Contents {
     fn add(&mut self, path: &Path, (share, hosts): Floor) -> io::Result<()> {
         let mut next = self.floors.clone();
         // In their order, also where the last one begins in a moment.

@@ -69,10 +69,12 @@ pub(super) struct ServedKeys {
 /// The limit of a key as one of packets, if it is none that nobody can divide.
 fn limit_of(asked: &KeyAsked) -> Option<Limit> {
     let rate = Rate::from_parts(asked.requests, asked.window_ns, Unit::Packets);
-    let valid = asked.requests > 0 && asked.window_ns > 0;
     let limit = |burst| Limit::new(Target::DEFAULT, rate, burst).ok();
+    if asked.requests == 0 || asked.window_ns == 0 {
+        return None;
+    }
     // It only tells how long a bucket takes to fill: a longer one does so for long.
-    valid.then(|| limit(Some(asked.burst)).or_else(|| limit(None)))?
+    limit(Some(asked.burst)).or_else(|| limit(None))
 }
 
 impl ServedKeys {
@@ -142,22 +144,14 @@ impl ServedKeys {
                 let (watch, part) = Watch::begin(now, &limit, counts(since), limited, bounds);
                 let wanted = watch.wanted(part, &limit, bounds);
                 let none = (Share::NONE, now);
-                let served = Served {
-                    watch,
-                    since,
-                    admitted: 0,
-                    denied: 0,
-                    word: none,
-                    taken: none,
-                    told: none,
-                    named: now,
-                };
                 // What is known of one whose counts begin anew is what it may use.
-                let before = match &entry {
-                    Entry::Occupied(known) => [known.get().word, known.get().taken],
-                    Entry::Vacant(_) => [none; 2],
+                let (word, taken) = match &entry {
+                    Entry::Occupied(known) => (known.get().word, known.get().taken),
+                    Entry::Vacant(_) => (none, none),
                 };
-                let served = Served { word: before[0], taken: before[1], ..served };
+                let (admitted, denied) = (0, 0);
+                let served =
+                    Served { watch, since, admitted, denied, word, taken, told: none, named: now };
                 (entry.insert_entry(served).into_mut(), Some(wanted))
             }
         };

@@ -15,10 +15,11 @@ use super::key::Keys;
 use super::pace::AdaptiveBatch;
 use super::room::AdmissionControl;
 use super::untracked::UntrackedSources;
-use super::watched::{Bounds, IDLE, Watch};
+use super::watched::{Bounds, Watch};
 use crate::Shares;
 use cluster::{KeyId, Moment};
 use dataplane::{ClusterBucket, ClusterMember};
+use model::share::IDLE;
 use model::{Selector, Share, Target};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.

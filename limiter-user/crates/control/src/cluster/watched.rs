@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use cluster::Moment;
 use cluster::demand::{DemandEstimator, GUESS, Snapshot};
+use model::share::{self, IDLE};
 use model::source::Counts;
 use model::{Limit, Share, Tier, Unit};
 
-/// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
-// The escrow forgets a key without reports after the same time.
-pub(super) const IDLE: Duration = Duration::from_secs(3);
-/// Or for so long at the most.
-// Buckets of very slow limits take days to fill. To track them so long would take the room of busy
-// sources.
-const MAX_IDLE: Duration = Duration::from_secs(300);
 /// Less of a limit than this is nobody's concern, whatever the floor.
 // Half of a tiny floor is a packet now and then. Every source would be tracked for it.
 const LITTLE: Share = Share::from_units(1 << 23);
@@ -45,14 +39,10 @@ pub(super) fn packets_a_second(tier: &Tier) -> f64 {
     tier.rate.per_second() / frame
 }
 
-/// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
+/// For how long who is under a limit is watched after it was busy.
 fn life_of(limit: &Limit) -> Duration {
     let fills = limit.tiers().map(|tier| tier.burst as f64 / tier.rate.per_second());
-    let seconds = fills.fold(0.0, f64::max);
-    // The floors of other hosts are not to be had.
-    // Clamped as seconds: a duration that is too long for its type would panic.
-    let longest = MAX_IDLE.as_secs_f64();
-    Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
+    share::life(fills.fold(0.0, f64::max))
 }
 
 /// What is wanted at least for a source whose share is kept: its bucket fills by that while it sends less. Where it
