@@ -12,7 +12,7 @@ use crate::key::{KeyHash, Secret, Space};
 use crate::overrides::Overrides;
 use crate::rules::{Entry, Rule, Rules, Terms, key};
 use crate::shared::OnError;
-use crate::store::Store;
+use crate::states::States;
 use model::meter::{Limit, LimitError, span};
 
 /// What is asked about a key.
@@ -109,8 +109,8 @@ struct Subject {
 }
 
 /// What a limit does to the request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
     /// Over it, the request is.
     Enforced,
     /// Over all such, the request is.
@@ -130,16 +130,16 @@ impl Role {
 }
 
 impl Subject {
-    /// Asks the store, and whether there was room.
-    fn ask<M: AsRef<[AtomicU64]>>(&mut self, store: &Store<M>, act: Act, now: Ticks) -> bool {
-        let standing = match (self.shared, &store.shared) {
+    /// Asks its state, and whether there was room.
+    fn ask<M: AsRef<[AtomicU64]>>(&mut self, states: &States<M>, act: Act, now: Ticks) -> bool {
+        let standing = match (self.shared, &states.shared) {
             (Some((key, on_error)), Some(shared)) => {
                 let limit = &self.terms.limit;
                 let outcome = shared.ask(key, limit, on_error, act, self.cost, now);
                 self.alone |= outcome.alone;
                 outcome.standing
             }
-            _ => store.ask(self.key, &self.terms.meter, act, self.cost, now),
+            _ => states.ask(self.key, &self.terms.meter, act, self.cost, now),
         };
         self.standing = Some(standing);
         standing.admitted
@@ -160,7 +160,7 @@ impl Subject {
 /// # Errors
 /// If there is nothing to decide, or it brings an impossible limit.
 pub fn decide<M: AsRef<[AtomicU64]>>(
-    store: &Store<M>,
+    states: &States<M>,
     rules: &Rules,
     overrides: &Overrides,
     items: &[Item<'_>],
@@ -169,8 +169,9 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
     if items.is_empty() {
         return Err(RequestError::NoDescriptors);
     }
-    let (mut statuses, mut subjects) = resolve(store.table.secret(), rules, overrides, items, now)?;
-    let over = settle(store, &mut subjects, now);
+    let (mut statuses, mut subjects) =
+        resolve(states.table.secret(), rules, overrides, items, now)?;
+    let over = settle(states, &mut subjects, now);
     for subject in subjects {
         let Some(standing) = subject.standing else { continue };
         let is_over = subject.is_over();
@@ -186,10 +187,10 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
             && status.over
             && let Ok(above) = push_down.above(&subject.terms.limit)
         {
-            let key = subject.key.within(Space::Denied, store.table.secret());
+            let key = subject.key.within(Space::Denied, states.table.secret());
             // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
             let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
-            let ask = |act| store.ask(key, &above, act, cost, now);
+            let ask = |act| states.ask(key, &above, act, cost, now);
             status.pushes_down = !ask(Act::Take).admitted;
             if status.pushes_down {
                 // Not with each request from now on: whoever is denied may take a moment.
@@ -262,17 +263,17 @@ fn resolve(
 }
 
 /// Charges all or none of them: whether the request is over a limit.
-fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now: Ticks) -> bool {
+fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], now: Ticks) -> bool {
     let several = subjects.len() > 1;
     if several {
         // Asked before, so that as a rule nothing has to be given back: others could be denied meanwhile.
         for subject in subjects.iter_mut() {
-            subject.ask(store, Act::Peek, now);
+            subject.ask(states, Act::Peek, now);
         }
     }
     if !several || !is_over(subjects) {
         for subject in subjects.iter_mut().filter(|subject| !several || subject.act != Act::Peek) {
-            let admitted = subject.ask(store, subject.act, now);
+            let admitted = subject.ask(states, subject.act, now);
             subject.charged = admitted && subject.act == Act::Take;
             if !admitted && subject.role == Role::Enforced {
                 break;
@@ -281,7 +282,7 @@ fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now
         if is_over(subjects) {
             // Another request was faster.
             for subject in subjects.iter_mut().filter(|subject| subject.charged) {
-                subject.ask(store, Act::Refund, now);
+                subject.ask(states, Act::Refund, now);
             }
         }
     }
@@ -291,7 +292,7 @@ fn settle<M: AsRef<[AtomicU64]>>(store: &Store<M>, subjects: &mut [Subject], now
         let denied =
             |subject: &&mut Subject| subject.role == Role::Quota && subject.act == Act::Take;
         for subject in subjects.iter_mut().filter(denied) {
-            subject.ask(store, Act::Owe, now);
+            subject.ask(states, Act::Owe, now);
         }
     }
     over

@@ -3,6 +3,7 @@
 //! No sockets, no clock, no files: time is an argument, and the memory of the key table is the caller's.
 
 pub mod act;
+pub mod central;
 pub mod decider;
 pub mod key;
 pub mod overrides;
@@ -10,7 +11,7 @@ pub mod quota;
 pub mod rules;
 pub mod shared;
 pub mod side;
-pub mod store;
+pub mod states;
 pub mod table;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::overrides::Overrides;
 use crate::rules::{Entry, Rules, Tallies, key};
 use crate::shared::Shared;
 use crate::side::{self, Side};
-use crate::store::Store;
+use crate::states::States;
 use crate::table::{self, Table};
 use model::meter::{Choice, Limit, ticks};
 
@@ -21,10 +21,10 @@ fn memory(bytes: usize) -> Memory {
     (0..bytes / 8).map(|_| AtomicU64::new(0)).collect()
 }
 
-pub(crate) fn store(keys: u64) -> Store<Memory> {
+pub(crate) fn states(keys: u64) -> States<Memory> {
     let table = Table::create(memory(table::bytes(keys)), Secret([1, 2]), 0).unwrap();
     let side = Side::open(memory(side::bytes(keys, side::LONG)));
-    Store { table, side, shared: None }
+    States { table, side, shared: None }
 }
 
 /// To take one unit of a descriptor.
@@ -35,7 +35,7 @@ const fn item<'a>(entries: &'a [Entry<'a>]) -> Item<'a> {
 
 /// A server with some rules, and its clock.
 struct Server {
-    store: Store<Memory>,
+    states: States<Memory>,
     rules: Rules,
     overrides: Overrides,
     now: Duration,
@@ -46,7 +46,7 @@ impl Server {
         let rules = Rules::read([("test.yaml", rules)], &mut Tallies::default()).unwrap();
         // At the beginning of a window of each unit.
         Self {
-            store: store(1_000),
+            states: states(1_000),
             rules,
             overrides: Overrides::default(),
             now: Duration::from_secs(365 * 86_400 * 42),
@@ -54,7 +54,7 @@ impl Server {
     }
 
     fn ask(&self, items: &[Item<'_>]) -> Decision {
-        decide(&self.store, &self.rules, &self.overrides, items, ticks(self.now)).unwrap()
+        decide(&self.states, &self.rules, &self.overrides, items, ticks(self.now)).unwrap()
     }
 
     /// Whether requests about descriptors of such entries are admitted, `times` in a row.
@@ -304,7 +304,7 @@ fn a_descriptor_may_have_a_limit_of_its_own() {
                  - key: path\n  value: /a*\n  share_threshold: true\n  \
                  rate_limit: {unit: second, requests_per_unit: 2}\n";
     let mut server = Server::new(rules);
-    let secret = server.store.table.secret();
+    let secret = server.states.table.secret();
     let set = |server: &mut Server, entry: Entry<'_>, rate: &str, end| {
         let key = key(secret, "rl", &[entry]);
         server.overrides.set(key, Limit::of_rate(rate).unwrap(), end).unwrap();
@@ -343,7 +343,7 @@ fn a_descriptor_may_have_a_limit_of_its_own() {
 fn who_only_looks_under_a_lower_limit_forgets_nothing() {
     let mut server = Server::new("domain: rl\ndescriptors: []\n");
     let entries = [("user", "7")];
-    let key = key(server.store.table.secret(), "rl", &entries);
+    let key = key(server.states.table.secret(), "rl", &entries);
     let set = |server: &mut Server, rate: &str| {
         server.overrides.set(key, Limit::of_rate(rate).unwrap(), None).unwrap();
     };
@@ -399,7 +399,7 @@ fn a_descriptor_without_a_share_is_answered_as_its_rule_says() {
     for (on_error, over) in [("floor", true), ("closed", true), ("open", false)] {
         let mut server = Server::new(&text(on_error));
         let memory = memory(side::bytes(10, side::SHORT));
-        server.store.shared = Some(Shared::new(Side::open(memory).unwrap(), Secret([1, 2])));
+        server.states.shared = Some(Shared::new(Side::open(memory).unwrap(), Secret([1, 2])));
         let decision = server.ask(&[item(&[("user", "7")])]);
         assert_eq!((decision.over, decision.statuses[0].alone), (over, true), "{on_error}");
         let tally = &server.rules.all()[0].tally;

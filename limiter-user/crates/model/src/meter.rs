@@ -31,7 +31,7 @@ pub const fn span(ticks: Ticks) -> Duration {
 }
 
 /// The parts of a window that sub-windows have unless others are given.
-const PARTS: u64 = 10;
+pub const PARTS: u64 = 10;
 
 /// The most units of a sliding log: it remembers each of them.
 pub const MAX_LOG: u64 = 120;

@@ -92,7 +92,7 @@ fn take(service: &Service, overrides: &mut Overrides, followed: &Followed) {
     let Some(descriptor) = &followed.descriptor else { return };
     let parts = descriptor.parts();
     let (domain, entries) = split(&parts);
-    let key = key(service.store().table.secret(), domain, &entries);
+    let key = key(service.states().table.secret(), domain, &entries);
     let Some(limit) = followed.limit else { return overrides.unset(key) };
     let end = followed.until.map(|until| {
         let left = until.saturating_sub(model::lists::now());

@@ -69,11 +69,11 @@ impl Collector for Page {
             let mut family = push_downs.encode_family(&labels)?;
             family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
-        let table = &service.store().table;
+        let table = &service.states().table;
         let (keys, counts) = (table.keys(), table.counts());
         let help = "Keys with a bucket, also those that are as good as new";
         to.encode_descriptor("keys", help, None, MetricType::Gauge)?.encode_gauge(&keys)?;
-        let shared = service.store().shared.as_ref();
+        let shared = service.states().shared.as_ref();
         let help = "Keys that need a share of the cluster's limit";
         let mut wanted = to.encode_descriptor("cluster_keys", help, None, MetricType::Gauge)?;
         wanted.encode_gauge(&shared.map_or(0, |shared| shared.count() as u64))?;
@@ -89,7 +89,7 @@ impl Collector for Page {
         capacity.encode_gauge(&table.capacity())?;
         let help = "Buckets that went for other keys: as good as new, still busy, or a busy one of a sub-window or log, or of the cluster";
         let mut evictions = to.encode_descriptor("evictions", help, None, MetricType::Counter)?;
-        let side = service.store().side.as_ref().map_or(0, decide::side::Side::evicted_busy);
+        let side = service.states().side.as_ref().map_or(0, decide::side::Side::evicted_busy);
         let cluster = shared.map_or(0, |shared| shared.side().evicted_busy());
         for (bucket, count) in [
             ("full", counts.evicted),

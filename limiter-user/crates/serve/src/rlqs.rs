@@ -196,7 +196,7 @@ impl Proxy {
         let entries: Vec<Entry<'_>> =
             id.bucket.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let (service, mut scratch) = (&self.service, String::new());
-        let secret = service.store().table.secret();
+        let secret = service.states().table.secret();
         let (rules, now, whose) =
             (service.rules(), service.now(), (self.domain.as_str(), &*entries));
         let held = service.overrides().find(&rules, secret, whose, now, &mut scratch);

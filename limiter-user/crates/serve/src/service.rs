@@ -14,7 +14,7 @@ use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
 use decide::shared::Shared;
 use decide::side::{self, Side};
-use decide::store::Store;
+use decide::states::States;
 use decide::table::{self, Table, TableError};
 use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError, Meter};
@@ -30,7 +30,7 @@ use crate::top::Top;
 /// What all faces ask.
 #[derive(Debug)]
 pub(crate) struct Service {
-    store: Store<Words>,
+    states: States<Words>,
     clock: Clock,
     boot: String,
     rules: RwLock<Arc<Rules>>,
@@ -251,7 +251,7 @@ impl Service {
             since: clock.now(),
             quotas: Quotas::default(),
             boot: folder.boot().to_owned(),
-            store: Store { table, side, shared },
+            states: States { table, side, shared },
             rules: RwLock::new(Arc::new(rules)),
             overrides: RwLock::default(),
             tallies: Mutex::new(tallies),
@@ -302,8 +302,8 @@ impl Service {
     }
 
     /// The states of keys.
-    pub(crate) const fn store(&self) -> &Store<Words> {
-        &self.store
+    pub(crate) const fn states(&self) -> &States<Words> {
+        &self.states
     }
 
     /// Reads the rules again: all that are new are in force, or none. How many there are.
@@ -324,7 +324,7 @@ impl Service {
     /// If there is nothing to decide, or it brings an impossible limit.
     pub(crate) fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
         let now = self.now();
-        let decision = decide(&self.store, &self.rules(), &self.overrides(), items, now)?;
+        let decision = decide(&self.states, &self.rules(), &self.overrides(), items, now)?;
         for (item, status) in items.iter().zip(&decision.statuses) {
             if status.over && item.act == Act::Take {
                 self.top.denied(item.key, item.cost);
@@ -353,8 +353,8 @@ impl Service {
         now: Ticks,
     ) -> Result<Standing, LimitError> {
         let meter = Meter::new(limit)?;
-        let hash = self.store.table.secret().hash(Space::Named, key);
-        let standing = self.store.ask(hash, &meter, act, cost, now);
+        let hash = self.states.table.secret().hash(Space::Named, key);
+        let standing = self.states.ask(hash, &meter, act, cost, now);
         if !standing.admitted && act == Act::Take {
             self.top.denied(Key::Named(key), cost);
         }

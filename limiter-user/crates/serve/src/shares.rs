@@ -67,7 +67,7 @@ struct Asking {
 impl Asking {
     fn new(service: &Service, socket: &Path) -> Self {
         // As long as the table lasts, so do the buckets.
-        let serve = service.store().table.secret().hash(Space::Shared, b"serve").low;
+        let serve = service.states().table.secret().hash(Space::Shared, b"serve").low;
         let run = run(service);
         let (daemon, floors) = (Client::new(socket), FloorsTold::path(socket));
         Self { daemon, floors, serve, run, warned: false }
@@ -144,7 +144,7 @@ impl Asking {
 /// The buckets, where rules need them.
 fn shared(service: &Service) -> Option<&Shared<Words>> {
     let is_needed = service.rules().all().iter().any(|rule| rule.shared.is_some());
-    service.store().shared.as_ref().filter(|_| is_needed)
+    service.states().shared.as_ref().filter(|_| is_needed)
 }
 
 /// A number that no run had before.

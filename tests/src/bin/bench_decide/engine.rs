@@ -5,7 +5,7 @@ use std::{thread, time::Instant};
 use decide::{
     act::Act,
     key::{Secret, Space},
-    store::Store,
+    states::States,
     table::{self, Table},
 };
 use limiter_common::{
@@ -42,7 +42,7 @@ pub(crate) struct Decision {
 }
 
 struct Keys {
-    store: Store<Vec<AtomicU64>>,
+    states: States<Vec<AtomicU64>>,
     meter: Meter,
     keys: u64,
 }
@@ -58,12 +58,12 @@ impl Keys {
         let limit =
             Limit { burst: Some(100), ..Limit::new(1_000, std::time::Duration::from_secs(60)) };
         let meter = Meter::new(&limit).expect("there can be such a limit");
-        Self { store: Store { table, side: None, shared: None }, meter, keys }
+        Self { states: States { table, side: None, shared: None }, meter, keys }
     }
 
     fn ask(&self, key: u64, now: u64) {
-        let hash = self.store.table.secret().hash(Space::Named, &key.to_le_bytes());
-        let _ = std::hint::black_box(self.store.ask(hash, &self.meter, Act::Take, 1, now));
+        let hash = self.states.table.secret().hash(Space::Named, &key.to_le_bytes());
+        let _ = std::hint::black_box(self.states.ask(hash, &self.meter, Act::Take, 1, now));
     }
 
     /// ns a decision of each of some threads.

@@ -295,7 +295,7 @@ impl Session<'_> {
 
 /// What `INFO` tells.
 fn info(service: &Service) -> String {
-    let table = &service.store().table;
+    let table = &service.states().table;
     let counts = table.counts();
     let rules = service.rules();
     [

@@ -76,7 +76,7 @@ fn nothing_is_done_for_who_has_not_shown_the_token() {
     assert!(talk("HELLO 3\r\n").starts_with("-NOPROTO"));
     assert!(talk("AUTH\r\n").starts_with("-ERR wrong number"));
     assert!(talk("AUTH a b c\r\n").starts_with("-ERR wrong number"));
-    assert_eq!(service.store().table.keys(), 0);
+    assert_eq!(service.states().table.keys(), 0);
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use model::meter::Meter;
 
 /// The states of all keys, in memory `M`.
 #[derive(Debug)]
-pub struct Store<M> {
+pub struct States<M> {
     /// Those of one word.
     pub table: Table<M>,
     /// Those of more. Without it, such keys have no limit, and are counted as untracked.
@@ -22,7 +22,7 @@ pub struct Store<M> {
     pub shared: Option<Shared<M>>,
 }
 
-impl<M: AsRef<[AtomicU64]>> Store<M> {
+impl<M: AsRef<[AtomicU64]>> States<M> {
     /// Does to a key what is asked, of `cost` units.
     pub fn ask(&self, key: KeyHash, meter: &Meter, act: Act, cost: u64, now: Ticks) -> Standing {
         let Some(algorithm) = meter.algorithm() else {

@@ -1,0 +1,1 @@
+-- Decides on keys.
