@@ -8,10 +8,12 @@ use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 
 use crate::act::{Act, Standing};
+use crate::central::{self, Answer, Name, Question};
 use crate::key::{KeyHash, Secret, Space};
-use crate::overrides::Overrides;
+use crate::overrides::{Keeper, Overrides};
 use crate::rules::{Entry, Rule, Rules, Terms, key};
-use crate::shared::OnError;
+use crate::scope::OnError;
+use crate::shared::Outcome;
 use crate::states::States;
 use model::meter::{Limit, LimitError, span};
 
@@ -84,6 +86,9 @@ pub enum RequestError {
     /// It has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
+    /// Limits of several domains, which the store keeps.
+    #[error("a request has strict limits of one domain at most")]
+    Domains,
     /// A key of no rule, and without a limit.
     #[error("a key of no rule needs a limit")]
     NoLimit,
@@ -93,6 +98,7 @@ pub enum RequestError {
 }
 
 /// A key that has a limit.
+#[derive(Debug)]
 struct Subject {
     /// Which status is its.
     at: usize,
@@ -101,8 +107,7 @@ struct Subject {
     act: Act,
     cost: u64,
     role: Role,
-    /// The key as all hosts know it, and what is answered without a share, if they share the limit.
-    shared: Option<(KeyHash, OnError)>,
+    keeper: Keeper,
     standing: Option<Standing>,
     alone: bool,
     charged: bool,
@@ -130,19 +135,48 @@ impl Role {
 }
 
 impl Subject {
-    /// Asks its state, and whether there was room.
+    /// Asks its state here, and whether there was room. What the store keeps is answered as it is without one.
     fn ask<M: AsRef<[AtomicU64]>>(&mut self, states: &States<M>, act: Act, now: Ticks) -> bool {
-        let standing = match (self.shared, &states.shared) {
-            (Some((key, on_error)), Some(shared)) => {
-                let limit = &self.terms.limit;
-                let outcome = shared.ask(key, limit, on_error, act, self.cost, now);
+        let shared = |key: KeyHash, on_error| {
+            let shared = states.shared.as_ref()?;
+            Some(shared.ask(key, &self.terms.limit, on_error, act, self.cost, now))
+        };
+        let outcome = match &self.keeper {
+            Keeper::Host => None,
+            Keeper::Cluster(key, on_error) => shared(*key, Some(*on_error)),
+            Keeper::Store(_, key, on_error) => {
+                let outcome = match on_error {
+                    OnError::Open => Some(Standing::OPEN),
+                    OnError::Closed => None,
+                    OnError::Floor => shared(*key, None).map(|outcome| outcome.standing),
+                    OnError::Cluster => {
+                        shared(*key, Some(OnError::Floor)).map(|outcome| outcome.standing)
+                    }
+                };
+                Some(Outcome { standing: outcome.unwrap_or(Standing::CLOSED), alone: true })
+            }
+        };
+        let standing = match outcome {
+            Some(outcome) => {
                 self.alone |= outcome.alone;
                 outcome.standing
             }
-            _ => states.ask(self.key, &self.terms.meter, act, self.cost, now),
+            None => states.ask(self.key, &self.terms.meter, act, self.cost, now),
         };
         self.standing = Some(standing);
         standing.admitted
+    }
+
+    /// Its name in the store, if that keeps it. Nobody has to keep a limit of nothing.
+    fn name(&self) -> Option<&Name> {
+        match &self.keeper {
+            Keeper::Store(name, ..) if self.terms.limit.requests > 0 => Some(name),
+            _ => None,
+        }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.name().is_some()
     }
 
     fn is_over(&self) -> bool {
@@ -155,7 +189,154 @@ impl Subject {
     }
 }
 
-/// Decides on a request at `now`.
+/// A request of which the limits are known, and what is kept here is looked at.
+#[derive(Debug)]
+pub struct Begun {
+    statuses: Vec<Status>,
+    subjects: Vec<Subject>,
+    /// Whether the store has settled what it keeps.
+    answered: bool,
+}
+
+/// Begins to decide on a request at `now`: what is to be asked of the store follows from it.
+///
+/// # Errors
+/// If there is nothing to decide, or it brings an impossible limit.
+pub fn begin<M: AsRef<[AtomicU64]>>(
+    states: &States<M>,
+    rules: &Rules,
+    overrides: &Overrides,
+    items: &[Item<'_>],
+    now: Ticks,
+) -> Result<Begun, RequestError> {
+    if items.is_empty() {
+        return Err(RequestError::NoDescriptors);
+    }
+    let secret = states.table.secret();
+    let (statuses, subjects) = resolve(secret, rules, overrides, items, now)?;
+    Ok(Begun { statuses, subjects, answered: false })
+}
+
+impl Begun {
+    /// What the store is to be asked, and the domain it is about: nothing if it keeps no limit of the request, or the request
+    /// is over one that is kept here.
+    ///
+    /// # Errors
+    /// If the limits are of several domains: no one store has all of them.
+    pub fn questions<M: AsRef<[AtomicU64]>>(
+        &mut self,
+        states: &States<M>,
+        now: Ticks,
+    ) -> Result<Option<(Name, Vec<Question>)>, RequestError> {
+        let mut names = self.subjects.iter().filter_map(Subject::name);
+        let Some(first) = names.next().cloned() else { return Ok(None) };
+        if names.any(|name| name.domain != first.domain) {
+            return Err(RequestError::Domains);
+        }
+        for subject in self.subjects.iter_mut().filter(|subject| !subject.is_stored()) {
+            subject.ask(states, Act::Peek, now);
+        }
+        if is_over(&self.subjects) {
+            return Ok(None);
+        }
+        let here = self.subjects.iter().filter(|subject| !subject.is_stored());
+        let mut quotas = here.filter(|subject| subject.role == Role::Quota).map(Subject::is_over);
+        let flag = match quotas.next() {
+            None => 0,
+            Some(first) if first && quotas.all(|over| over) => central::QUOTA_IS_OVER,
+            Some(_) => central::QUOTA_HAS_ROOM,
+        };
+        let mut questions = questions(&self.subjects, |subject| Some(subject.act));
+        if let Some(last) = questions.last_mut() {
+            last.set(flag);
+        }
+        Ok(Some((first, questions)))
+    }
+
+    /// Takes what the store has answered to the [`Begun::questions`]. Without that, or where it is no answer to one of them,
+    /// each of their rules has its own way out.
+    pub fn take(&mut self, answers: &[Answer]) {
+        let standings: Option<Vec<_>> = answers
+            .iter()
+            .map(|answer| match answer {
+                Answer::Standing(standing, charged) => Some((*standing, *charged > 0)),
+                Answer::Foreign | Answer::ReadOnly => None,
+            })
+            .collect();
+        let Some(standings) = standings else { return };
+        let stored = self.subjects.iter_mut().filter(|subject| subject.is_stored());
+        for (subject, (standing, charged)) in stored.zip(standings) {
+            subject.standing = Some(standing);
+            subject.charged = charged && subject.act == Act::Take;
+            self.answered = true;
+        }
+    }
+
+    /// Decides. What the store is to be asked after that gives back what it has charged: another request about what is kept
+    /// here was faster.
+    pub fn finish<M: AsRef<[AtomicU64]>>(
+        mut self,
+        states: &States<M>,
+        now: Ticks,
+    ) -> (Decision, Vec<Question>) {
+        let over = settle(states, &mut self.subjects, self.answered, now);
+        let mut refunds = Vec::new();
+        if over && self.answered {
+            let back = |subject: &Subject| subject.charged.then_some(Act::Refund);
+            refunds = questions(&self.subjects, back);
+        }
+        for subject in self.subjects {
+            let Some(standing) = subject.standing else { continue };
+            let is_over = subject.is_over();
+            let status = &mut self.statuses[subject.at];
+            status.over = is_over && subject.role != Role::Shadow;
+            status.shadowed = is_over && subject.role == Role::Shadow;
+            status.terms = Some(subject.terms);
+            status.remaining = standing.remaining;
+            status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
+            status.untracked = !standing.tracked;
+            status.alone = subject.alone;
+            if let Some(push_down) = status.rule.as_ref().and_then(|rule| rule.push_down)
+                && status.over
+                && let Ok(above) = push_down.above(&subject.terms.limit)
+            {
+                let key = subject.key.within(Space::Denied, states.table.secret());
+                // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
+                let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
+                let ask = |act| states.ask(key, &above, act, cost, now);
+                status.pushes_down = !ask(Act::Take).admitted;
+                if status.pushes_down {
+                    // Not with each request from now on: whoever is denied may take a moment.
+                    ask(Act::Reset);
+                }
+            }
+        }
+        for status in &self.statuses {
+            if let Some(rule) = &status.rule {
+                rule.tally.count(status.over, status.shadowed, status.untracked);
+                if status.alone {
+                    rule.tally.alone.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        (Decision { over, statuses: self.statuses }, refunds)
+    }
+}
+
+/// What the store is asked about keys that it keeps: to do to each what `act` says, if it does.
+fn questions(subjects: &[Subject], act: impl Fn(&Subject) -> Option<Act>) -> Vec<Question> {
+    let question = |subject: &Subject| {
+        let Subject { terms, role, cost, .. } = subject;
+        Some(Question::new(subject.name()?, &terms.limit, *role, act(subject)?, *cost))
+    };
+    let mut questions: Vec<_> = subjects.iter().filter_map(question).collect();
+    if let Some(last) = questions.last_mut() {
+        last.set(central::LAST);
+    }
+    questions
+}
+
+/// Decides on a request at `now` without a store.
 ///
 /// # Errors
 /// If there is nothing to decide, or it brings an impossible limit.
@@ -166,47 +347,7 @@ pub fn decide<M: AsRef<[AtomicU64]>>(
     items: &[Item<'_>],
     now: Ticks,
 ) -> Result<Decision, RequestError> {
-    if items.is_empty() {
-        return Err(RequestError::NoDescriptors);
-    }
-    let (mut statuses, mut subjects) =
-        resolve(states.table.secret(), rules, overrides, items, now)?;
-    let over = settle(states, &mut subjects, now);
-    for subject in subjects {
-        let Some(standing) = subject.standing else { continue };
-        let is_over = subject.is_over();
-        let status = &mut statuses[subject.at];
-        status.over = is_over && subject.role != Role::Shadow;
-        status.shadowed = is_over && subject.role == Role::Shadow;
-        status.terms = Some(subject.terms);
-        status.remaining = standing.remaining;
-        status.reset = if is_over { standing.wait } else { Some(standing.renews) }.map(span);
-        status.untracked = !standing.tracked;
-        status.alone = subject.alone;
-        if let Some(push_down) = status.rule.as_ref().and_then(|rule| rule.push_down)
-            && status.over
-            && let Ok(above) = push_down.above(&subject.terms.limit)
-        {
-            let key = subject.key.within(Space::Denied, states.table.secret());
-            // One request alone, whatever it costs, is not far above: there are as many as the factor at least.
-            let cost = subject.cost.clamp(1, subject.terms.limit.requests.max(1));
-            let ask = |act| states.ask(key, &above, act, cost, now);
-            status.pushes_down = !ask(Act::Take).admitted;
-            if status.pushes_down {
-                // Not with each request from now on: whoever is denied may take a moment.
-                ask(Act::Reset);
-            }
-        }
-    }
-    for status in &statuses {
-        if let Some(rule) = &status.rule {
-            rule.tally.count(status.over, status.shadowed, status.untracked);
-            if status.alone {
-                rule.tally.alone.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-    Ok(Decision { over, statuses })
+    Ok(begin(states, rules, overrides, items, now)?.finish(states, now).0)
 }
 
 /// Finds the limits of all keys.
@@ -223,27 +364,27 @@ fn resolve(
     for (at, item) in items.iter().enumerate() {
         let mut status = Status::default();
         let (act, cost) = (item.act, item.cost);
-        let subject = |key, terms, role, shared| {
+        let subject = |key, terms, role, keeper| {
             let (standing, alone, charged) = (None, false, false);
-            Subject { at, key, terms, act, cost, role, shared, standing, alone, charged }
+            Subject { at, key, terms, act, cost, role, keeper, standing, alone, charged }
         };
         match (item.key, item.limit) {
             (Key::Descriptor { domain: "", .. }, _) => return Err(RequestError::NoDomain),
             (Key::Named(_), None) => return Err(RequestError::NoLimit),
             (Key::Named(name), Some(limit)) => {
                 let key = secret.hash(Space::Named, name);
-                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, None));
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, Keeper::Host));
             }
             (Key::Descriptor { domain, entries }, Some(limit)) if rules.has(domain) => {
                 let key = key(secret, domain, entries);
-                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, None));
+                subjects.push(subject(key, Terms::new(limit)?, Role::Enforced, Keeper::Host));
             }
             (Key::Descriptor { domain, entries }, _) => {
                 let whose = (domain, entries);
                 if let Some(held) = overrides.find(rules, secret, whose, now, &mut scratch) {
                     let role = held.rule.as_deref().map_or(Role::Enforced, Role::of);
                     match held.terms {
-                        Some(terms) => subjects.push(subject(held.key, terms, role, held.shared)),
+                        Some(terms) => subjects.push(subject(held.key, terms, role, held.keeper)),
                         None => status.remaining = u32::MAX.into(),
                     }
                     status.rule = held.rule;
@@ -262,17 +403,24 @@ fn resolve(
     Ok((statuses, subjects))
 }
 
-/// Charges all or none of them: whether the request is over a limit.
-fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], now: Ticks) -> bool {
+/// Charges all or none of them: whether the request is over a limit. If the store has `answered`, what it keeps is settled.
+fn settle<M: AsRef<[AtomicU64]>>(
+    states: &States<M>,
+    subjects: &mut [Subject],
+    answered: bool,
+    now: Ticks,
+) -> bool {
+    let is_open = |subject: &&mut Subject| !(answered && subject.is_stored());
     let several = subjects.len() > 1;
     if several {
         // Asked before, so that as a rule nothing has to be given back: others could be denied meanwhile.
-        for subject in subjects.iter_mut() {
+        for subject in subjects.iter_mut().filter(is_open) {
             subject.ask(states, Act::Peek, now);
         }
     }
     if !several || !is_over(subjects) {
-        for subject in subjects.iter_mut().filter(|subject| !several || subject.act != Act::Peek) {
+        let open = subjects.iter_mut().filter(is_open);
+        for subject in open.filter(|subject| !several || subject.act != Act::Peek) {
             let admitted = subject.ask(states, subject.act, now);
             subject.charged = admitted && subject.act == Act::Take;
             if !admitted && subject.role == Role::Enforced {
@@ -281,7 +429,7 @@ fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], n
         }
         if is_over(subjects) {
             // Another request was faster.
-            for subject in subjects.iter_mut().filter(|subject| subject.charged) {
+            for subject in subjects.iter_mut().filter(is_open).filter(|subject| subject.charged) {
                 subject.ask(states, Act::Refund, now);
             }
         }
@@ -291,7 +439,7 @@ fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], n
         // All quotas are used up. What is denied may be what was used already: a debit after the fact.
         let denied =
             |subject: &&mut Subject| subject.role == Role::Quota && subject.act == Act::Take;
-        for subject in subjects.iter_mut().filter(denied) {
+        for subject in subjects.iter_mut().filter(is_open).filter(denied) {
             subject.ask(states, Act::Owe, now);
         }
     }

@@ -9,6 +9,7 @@ pub mod key;
 pub mod overrides;
 pub mod quota;
 pub mod rules;
+pub mod scope;
 pub mod shared;
 pub mod side;
 pub mod states;

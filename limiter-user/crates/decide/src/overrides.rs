@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use limiter_common::gcra::Ticks;
-use model::meter::{Choice, Limit, LimitError};
+use model::meter::{Limit, LimitError};
 
+use crate::central::Name;
 use crate::key::{KeyHash, Secret};
 use crate::rules::{Entry, Found, Rule, Rules, Terms, key};
-use crate::shared::{OnError, PORTABLE};
+use crate::scope::{OnError, Scope};
+use crate::shared::PORTABLE;
 
 /// The limits of descriptors, by the hashes of these.
 // By hash and with one copy of each limit: a million take 70 MB.
@@ -37,8 +39,33 @@ pub struct Held {
     pub rule: Option<Arc<Rule>>,
     /// Its limit; none if it is unlimited.
     pub terms: Option<Terms>,
-    /// The bucket as all hosts know it, and what is answered without a share, if they share the limit.
-    pub shared: Option<(KeyHash, OnError)>,
+    /// Who keeps the limit.
+    pub keeper: Keeper,
+}
+
+/// Who keeps the limit of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keeper {
+    /// This host.
+    #[default]
+    Host,
+    /// All hosts, to whom the key has this hash.
+    Cluster(KeyHash, OnError),
+    /// The central store, where the key has this name. It has a hash for when all hosts keep it.
+    Store(Name, KeyHash, OnError),
+}
+
+impl Keeper {
+    fn new(scope: Scope, domain: &str, entries: &[Entry<'_>]) -> Self {
+        let portable = || key(PORTABLE, domain, entries);
+        match scope {
+            Scope::Host => Self::Host,
+            Scope::Cluster(on_error) => Self::Cluster(portable(), on_error),
+            Scope::Strict(on_error) => {
+                Self::Store(Name::new(domain, entries), portable(), on_error)
+            }
+        }
+    }
 }
 
 impl Overrides {
@@ -90,33 +117,32 @@ impl Overrides {
     /// What holds for a descriptor at `now`: its own limit, else that of its rule. Shadows and quotas are a matter of the
     /// rule. `scratch` is overwritten.
     #[must_use]
-    pub fn find(
+    pub fn find<'a>(
         &self,
-        rules: &Rules,
+        rules: &'a Rules,
         secret: Secret,
-        (domain, entries): (&str, &[Entry<'_>]),
+        (domain, entries): (&str, &[Entry<'a>]),
         now: Ticks,
         scratch: &mut String,
     ) -> Option<Held> {
-        let found = rules.find(secret, domain, entries, scratch);
-        let on_error = found.as_ref().and_then(|found| found.rule.shared);
+        let found = rules.bucket(secret, domain, entries, scratch);
+        let scope = found.as_ref().map(|found| found.rule.scope).unwrap_or_default();
         if !self.is_empty() {
             // Not the key that it shares with others by a pattern: this limit is its alone.
             let own = key(secret, domain, entries);
             if let Some(terms) = self.get(own, now) {
-                // Nobody divides other algorithms: then it is each host's.
-                let is_bucket = terms.limit.algorithm == Choice::TokenBucket;
-                let on_error = on_error.filter(|_| is_bucket);
-                let shared = on_error.map(|on_error| (key(PORTABLE, domain, entries), on_error));
+                let keeper = Keeper::new(scope.under(terms.limit.algorithm), domain, entries);
                 let rule = found.map(|found| found.rule);
-                return Some(Held { key: own, rule, terms: Some(terms), shared });
+                return Some(Held { key: own, rule, terms: Some(terms), keeper });
             }
         }
         let Found { rule, key } = found?;
-        let shared = on_error.and_then(|on_error| {
-            let portable = rules.find(PORTABLE, domain, entries, scratch)?.key;
-            Some((portable, on_error))
-        });
-        Some(Held { key, terms: rule.terms, rule: Some(rule), shared })
+        let mut keeper = Keeper::Host;
+        if scope != Scope::Host {
+            let mut common = Vec::with_capacity(entries.len());
+            rules.find(domain, entries, scratch, |entry| common.push(entry))?;
+            keeper = Keeper::new(scope, domain, &common);
+        }
+        Some(Held { key, terms: rule.terms, rule: Some(rule), keeper })
     }
 }

@@ -19,10 +19,10 @@ use limiter_common::gcra::Ticks;
 use limiter_common::share::FLOORS;
 use model::meter::{Limit, ticks};
 use model::{Share, share};
-use serde::Deserialize;
 
 use crate::act::{Act, Standing};
 use crate::key::{KeyHash, Secret, Space};
+use crate::scope::OnError;
 use crate::side::{SHORT, Side};
 
 /// What a key is hashed with where all hosts are to come to the same. That is no secret: whoever finds two keys of one
@@ -197,19 +197,6 @@ pub struct Shared<M> {
     left_out: Counter,
 }
 
-/// What is answered while no share can be had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnError {
-    /// What this host's floor has room for: the limit holds.
-    #[default]
-    Floor,
-    /// That it is over the limit.
-    Closed,
-    /// That it is within the limit, whatever others admit.
-    Open,
-}
-
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -256,26 +243,26 @@ impl<M: AsRef<[AtomicU64]>> Shared<M> {
         self.left_out.load(Ordering::Relaxed)
     }
 
-    /// Does to a key what is asked, of `cost` units of a `limit`. `key` is by [`PORTABLE`].
+    /// Does to a key what is asked, of `cost` units of a `limit`. `key` is by [`PORTABLE`]. Without an `on_error` no share is
+    /// asked for: this host's floor is all that it has.
     pub fn ask(
         &self,
         key: KeyHash,
         limit: &Limit,
-        on_error: OnError,
+        on_error: Option<OnError>,
         act: Act,
         cost: u64,
         now: Ticks,
     ) -> Outcome {
         let floors = self.floors.read().unwrap_or_else(PoisonError::into_inner);
         let alone = self.is_alone(now);
-        let settled = match on_error {
-            OnError::Closed if alone => Some(Standing::CLOSED),
-            OnError::Open if alone => Some(Standing::OPEN),
-            _ if now >= floors.until => Some(Standing::CLOSED),
-            _ => None,
-        };
-        if let Some(standing) = settled {
-            return Outcome { standing, alone: true };
+        match on_error {
+            Some(OnError::Closed) if alone => return Outcome { standing: Standing::CLOSED, alone },
+            Some(OnError::Open) if alone => return Outcome { standing: Standing::OPEN, alone },
+            _ => {}
+        }
+        if now >= floors.until {
+            return Outcome { standing: Standing::CLOSED, alone: true };
         }
         let own = self.own(key);
         let ask = |state: &mut [u64]| {
@@ -285,7 +272,7 @@ impl<M: AsRef<[AtomicU64]>> Shared<M> {
             let standing = bucket.ask(act, cost, now);
             // One that has most of its burst needs no share yet.
             let full = 2 * standing.remaining > bucket.algorithm.capacity();
-            if matches!(act, Act::Take | Act::Owe) {
+            if on_error.is_some() && matches!(act, Act::Take | Act::Owe) {
                 self.count_in(key, limit, standing.admitted, cost, full, now);
             }
             (bucket.renews(now), standing)

@@ -7,7 +7,7 @@ use limiter_common::atomic::AtomicU64;
 use crate::act::Act;
 use crate::decider::{Decision, Item, Key, decide};
 use crate::key::Secret;
-use crate::overrides::Overrides;
+use crate::overrides::{Keeper, Overrides};
 use crate::rules::{Entry, Rules, Tallies, key};
 use crate::shared::Shared;
 use crate::side::{self, Side};
@@ -371,19 +371,19 @@ fn all_hosts_know_a_key_that_they_share_by_one_hash() {
             overrides.set(key(secret, "rl", &[entry]), limit, None).unwrap();
         }
         let whose = ("rl", &[entry][..]);
-        overrides.find(&rules, secret, whose, 0, &mut String::new()).unwrap().shared
+        overrides.find(&rules, secret, whose, 0, &mut String::new()).unwrap().keeper
     };
     let (one, two) = (Secret([1, 2]), Secret([3, 4]));
     let user = shared(one, ("user", "7"), None);
-    assert!(user.is_some() && user == shared(two, ("user", "7"), None));
+    assert!(user != Keeper::Host && user == shared(two, ("user", "7"), None));
     assert_ne!(user, shared(one, ("user", "8"), None));
     assert_eq!(shared(one, ("path", "ab"), None), shared(two, ("path", "ac"), None));
-    assert_eq!(shared(one, ("own", "7"), None), None);
+    assert_eq!(shared(one, ("own", "7"), None), Keeper::Host);
     // A limit of its own is shared, too, but not where each host has to keep it.
     let limit = Limit::new(9, Duration::from_secs(1));
     let by = |algorithm| shared(two, ("user", "7"), Some(Limit { algorithm, ..limit }));
     assert_eq!(by(Choice::TokenBucket), user);
-    assert_eq!(by(Choice::SlidingLog), None);
+    assert_eq!(by(Choice::SlidingLog), Keeper::Host);
     // Its pattern's other keys are not this one.
     assert_ne!(shared(one, ("path", "ab"), Some(limit)), shared(one, ("path", "ab"), None));
 }

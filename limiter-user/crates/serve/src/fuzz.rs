@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use decide::rules::{Rules, Tallies};
+use futures_util::FutureExt as _;
 use prost::Message as _;
 use tempfile::TempDir;
 
@@ -99,7 +100,7 @@ fn service() -> (TempDir, Arc<Service>) {
     let rules = folder.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     let place = Place::small(&folder.path().join("state"), 1_000);
-    let service = Service::open(&place, vec![rules], PushDowns::off(Arc::default())).unwrap();
+    let service = Service::open(&place, vec![rules], PushDowns::off(Arc::default()), None).unwrap();
     (folder, Arc::new(service))
 }
 
@@ -132,7 +133,7 @@ fn protobuf() {
     let (_folder, service) = service();
     fuzz(&messages(), |input| {
         if let Ok(request) = RateLimitRequest::decode(input) {
-            let _ = rls::answer(&service, &request, true);
+            let _ = rls::answer(&service, &request, true).now_or_never();
         }
         if let Ok(reports) = UsageReports::decode(input) {
             crate::rlqs::take(&service, reports);
@@ -148,7 +149,10 @@ fn json() {
         "limit":{"requestsPerUnit":5,"unit":"DAY"},"hits_addend":"3","isNegativeHits":true}]}"#;
     fuzz(&[sample.to_vec()], |input| {
         if let Ok(request) = serde_json::from_slice::<RateLimitRequest>(input) {
-            let _ = rls::answer(&service, &request, true).map(|answer| answer.json());
+            let _ = rls::answer(&service, &request, true)
+                .now_or_never()
+                .unwrap()
+                .map(|answer| answer.json());
         }
     });
 }

@@ -48,14 +48,17 @@ struct Methods {
 
 impl UnaryService<RateLimitRequest> for Methods {
     type Response = RateLimitResponse;
-    type Future = Ready<Result<Response<RateLimitResponse>, Status>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>;
 
     fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let start = Instant::now();
-        let answer = rls::answer(&self.service, request.get_ref(), self.headers);
-        self.service.latencies.count(Face::Grpc, 1, start.elapsed());
-        let refused = |error: rls::RlsError| Status::invalid_argument(error.to_string());
-        ready(answer.map(Response::new).map_err(refused))
+        let (service, headers) = (Arc::clone(&self.service), self.headers);
+        Box::pin(async move {
+            let start = Instant::now();
+            let answer = rls::answer(&service, request.get_ref(), headers).await;
+            service.latencies.count(Face::Grpc, 1, start.elapsed());
+            let refused = |error: rls::RlsError| Status::invalid_argument(error.to_string());
+            answer.map(Response::new).map_err(refused)
+        })
     }
 }
 

@@ -181,7 +181,7 @@ async fn decide_one(
     ask: Result<Query<Ask>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(ask) = ask.map_err(|error| Problem::new(error.body_text()))?;
-    answer(&service, &headers, &[&ask], ask.deny_status)
+    answer(&service, &headers, &[&ask], ask.deny_status).await
 }
 
 async fn decide_many(
@@ -196,10 +196,10 @@ async fn decide_many(
     let many: AskMany =
         serde_json::from_slice(&body).map_err(|error| Problem::new(error.to_string()))?;
     let asks: Vec<&Ask> = many.items.iter().collect();
-    answer(&service, &headers, &asks, many.deny_status)
+    answer(&service, &headers, &asks, many.deny_status).await
 }
 
-fn answer(
+async fn answer(
     service: &Service,
     headers: &HeaderMap,
     asks: &[&Ask],
@@ -223,7 +223,8 @@ fn answer(
         .collect();
     let items = asks.iter().zip(&entries).map(|(ask, entries)| ask.item(entries));
     let items = items.collect::<Result<Vec<_>, _>>()?;
-    let decision = service.decide(&items).map_err(|error| Problem::new(error.to_string()))?;
+    let decision = service.decide(&items).await;
+    let decision = decision.map_err(|error| Problem::new(error.to_string()))?;
     for (ask, status) in asks.iter().zip(&decision.statuses) {
         ask.must_be_known(service, status)?;
     }
@@ -435,7 +436,7 @@ async fn json(State(service): State<Arc<Service>>, body: Bytes) -> Result<Respon
     let start = Instant::now();
     let request: rls::RateLimitRequest =
         serde_json::from_slice(&body).map_err(|error| Problem::new(error.to_string()))?;
-    let answer = rls::answer(&service, &request, false);
+    let answer = rls::answer(&service, &request, false).await;
     let answer = answer.map_err(|error| Problem::new(error.to_string()))?;
     service.latencies.count(Face::Http, 1, start.elapsed());
     let status = if answer.is_over() { DENIED } else { StatusCode::OK };
@@ -493,7 +494,8 @@ async fn key(
     let (domain, entries) = split(&parts);
     let key = Key::Descriptor { domain, entries: &entries };
     let item = Item { key, limit: None, act: Act::Peek, cost: 1 };
-    let decision = service.decide(&[item]).map_err(|error| Problem::new(error.to_string()))?;
+    let decision = service.decide(&[item]).await;
+    let decision = decision.map_err(|error| Problem::new(error.to_string()))?;
     let status = decision.statuses.into_iter().next().unwrap_or_default();
     let of_rule = status.rule.as_ref().and_then(|rule| rule.terms);
     Ok(Json(KeyReport {

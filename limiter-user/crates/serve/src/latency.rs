@@ -48,22 +48,25 @@ impl Latencies {
 /// Classes of time spans: each twice the one before, from 1 µs on.
 const CLASSES: usize = 20;
 
+/// How many took how long.
 #[derive(Debug, Default)]
-struct Histogram {
+pub(crate) struct Histogram {
     classes: [AtomicU64; CLASSES + 1],
     /// ns.
     sum: AtomicU64,
 }
 
 impl Histogram {
-    fn count(&self, answers: u64, took: Duration) {
+    /// Counts some that took so long.
+    pub(crate) fn count(&self, answers: u64, took: Duration) {
         let us = took.as_nanos().div_ceil(1_000) as u64;
         let class = us.max(1).next_power_of_two().trailing_zeros() as usize;
         self.classes[class.min(CLASSES)].fetch_add(answers, Ordering::Relaxed);
         self.sum.fetch_add(took.as_nanos() as u64 * answers, Ordering::Relaxed);
     }
 
-    fn read(&self) -> (f64, u64, Vec<(f64, u64)>) {
+    /// The sum of all, s, how many there are, and how many of each class, by its upper bound in s.
+    pub(crate) fn read(&self) -> (f64, u64, Vec<(f64, u64)>) {
         let counts = self.classes.iter().map(|class| class.load(Ordering::Relaxed));
         let bounds = (0..CLASSES).map(|class| f64::from(1 << class) / 1e6).chain([f64::MAX]);
         let classes: Vec<_> = bounds.zip(counts).collect();

@@ -3,6 +3,7 @@
 //! A process of its own, without privileges. What it decides is in the crate `decide`; the states of keys are in files that
 //! it maps into memory.
 
+mod central;
 mod clock;
 mod follow;
 #[cfg(test)]
@@ -47,6 +48,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
+use central::Central;
 use options::Options;
 use push_down::{Proxies, PushDowns};
 use service::Service;
@@ -91,7 +93,9 @@ pub fn main() -> u8 {
 fn check(options: &Options) -> Result<(), Failure> {
     options.check_access()?;
     let mut tallies = decide::rules::Tallies::default();
-    let rules = service::read_rules(&options.rules, options.daemon.is_some(), &mut tallies)?;
+    let partners =
+        service::Partners { daemon: options.daemon.is_some(), store: options.store.is_some() };
+    let rules = service::read_rules(&options.rules, partners, &mut tallies)?;
     println!("{} rules are fine", rules.all().len());
     Ok(())
 }
@@ -108,7 +112,11 @@ fn run(options: Options) -> Result<(), Failure> {
             None => PushDowns::off(proxies),
             Some(socket) => PushDowns::start(socket, proxies),
         };
-        let service = Service::open(&options.place(), options.rules.clone(), push_downs)?;
+        let central = match options.store() {
+            None => None,
+            Some(settings) => Some(Central::start(settings).await),
+        };
+        let service = Service::open(&options.place(), options.rules.clone(), push_downs, central)?;
         let service = Arc::new(service);
         if let Some(socket) = &options.daemon {
             follow::start(Arc::clone(&service), socket.clone()).await;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use decide::rules::{Rule, Tally};
+use decide::scope::Scope;
 use decide::shared::Shared;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::central::Health;
 use crate::latency::Face;
 use crate::service::Service;
 
@@ -45,9 +47,9 @@ impl Collector for Page {
         };
         write("-", &service.named)?;
         rules.all().iter().map(of_rule).try_for_each(|(path, tally)| write(&path, &tally))?;
-        let help = "Of these, those for which no share of the cluster's limit could be had";
+        let help = "Of these, those without a share of the cluster's limit, or the store's answer";
         let mut alone = to.encode_descriptor("alone", help, None, MetricType::Counter)?;
-        for rule in rules.all().iter().filter(|rule| rule.shared.is_some()) {
+        for rule in rules.all().iter().filter(|rule| rule.scope != Scope::Host) {
             let count = rule.tally.alone.load(Ordering::Relaxed);
             let labels = [("rule", rule.path.as_str())];
             let mut family = alone.encode_family(&labels)?;
@@ -81,6 +83,9 @@ impl Collector for Page {
         let mut left_out = to.encode_descriptor("left_out", help, None, MetricType::Counter)?;
         let count = shared.map_or(0, Shared::left_out);
         left_out.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        if let Some(central) = &service.central {
+            encode_store(central.health(), &mut to)?;
+        }
         let help = "Descriptors with a limit of their own, by `limiter rule`";
         let mut overrides = to.encode_descriptor("overrides", help, None, MetricType::Gauge)?;
         overrides.encode_gauge(&(service.overrides().len() as u64))?;
@@ -103,4 +108,30 @@ impl Collector for Page {
         }
         Ok(())
     }
+}
+
+/// What it tells of the store.
+fn encode_store(health: &Health, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    let help = "Whether the store answers";
+    let mut up = to.encode_descriptor("store_up", help, None, MetricType::Gauge)?;
+    up.encode_gauge(&i64::from(health.is_up()))?;
+    let counters = [
+        ("store_keys", "Keys that the store has decided on", &health.keys),
+        ("store_failures", "Calls of the store that were not answered", &health.failures),
+        (
+            "store_turned_away",
+            "Decisions that the store was not asked about, as too many were waiting",
+            &health.turned_away,
+        ),
+    ];
+    for (name, help, counter) in counters {
+        let mut counts = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let count = counter.load(Ordering::Relaxed);
+        counts.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    let help = "How long calls of the store took";
+    let unit = Some(&Unit::Seconds);
+    let mut latency = to.encode_descriptor("store_call", help, unit, MetricType::Histogram)?;
+    let (sum, count, classes) = health.latency.read();
+    latency.encode_histogram::<NoLabelSet>(sum, count, &classes, None)
 }

@@ -1,13 +1,17 @@
 //! What `limiter-serve` is told on its command line, or in its environment.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use api::address::Address;
 use api::error::{Failure, exit};
 use clap::Parser;
 use ipnet::IpNet;
 use model::lists::parse_target;
+use model::units::parse_duration;
 
+use crate::central::{StoreAddress, StoreSettings};
 use crate::service::Place;
 
 /// Decides on any key: whether it is within its limit.
@@ -101,6 +105,34 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
     pub(crate) daemon: Option<PathBuf>,
 
+    /// The central store of limits with scope: strict, of Redis or Valkey: redis://HOST:PORT, unix:PATH,
+    /// redis-sentinel://HOST:PORT,HOST:PORT/NAME or redis-cluster://HOST:PORT,HOST:PORT; rediss- for TLS, USER@ before HOST
+    #[arg(long, value_name = "URL", env = "LIMITER_SERVE_STORE")]
+    pub(crate) store: Option<StoreAddress>,
+
+    /// A file with the store's password in its first line
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "store",
+        env = "LIMITER_SERVE_STORE_PASSWORD_FILE"
+    )]
+    pub(crate) store_password_file: Option<PathBuf>,
+
+    /// Those who sign the store's certificate, PEM; without it, whom this machine trusts
+    #[arg(long, value_name = "FILE", requires = "store", env = "LIMITER_SERVE_STORE_CA")]
+    pub(crate) store_ca: Option<PathBuf>,
+
+    /// How long the store may take for an answer, before the rule's on_error holds
+    #[arg(long, value_name = "DURATION", default_value = "20ms", env = "LIMITER_SERVE_STORE_TIMEOUT",
+          value_parser = parse_timeout)]
+    pub(crate) store_timeout: Duration,
+
+    /// Replicas of the store that have to know of a use before it is answered; not for a cluster
+    #[arg(long, value_name = "N", default_value_t = 0, env = "LIMITER_SERVE_STORE_REPLICAS",
+          value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub(crate) store_replicas: u32,
+
     /// Addresses of proxies: they are never denied, and X-Forwarded-For is believed that comes from them
     #[arg(
         long,
@@ -121,7 +153,25 @@ pub(crate) struct Options {
     pub(crate) response_headers: bool,
 }
 
+/// How long the store may take.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    const BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(5);
+    let timeout = parse_duration(text).map_err(|error| error.to_string())?;
+    BOUNDS.contains(&timeout).then_some(timeout).ok_or_else(|| "give 1ms to 5s".to_owned())
+}
+
 impl Options {
+    /// How the store is asked, if there is one.
+    pub(crate) fn store(&self) -> Option<StoreSettings> {
+        Some(StoreSettings {
+            address: self.store.clone()?,
+            password: self.store_password_file.clone(),
+            authority: self.store_ca.clone(),
+            timeout: self.store_timeout,
+            replicas: self.store_replicas,
+        })
+    }
+
     /// The faces, each with its name and address.
     pub(crate) fn addresses(&self) -> [(&'static str, &Address); 3] {
         [("--resp", &self.resp), ("--http", &self.http), ("--grpc", &self.grpc)]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use decide::key::KeyHash;
 use decide::quota::{Assignment, RENEWAL, TTL};
 use decide::rules::Entry;
+use decide::scope::Scope;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use tokio::sync::watch;
@@ -207,7 +208,7 @@ impl Proxy {
             rule.tally.over.fetch_add(denied, Ordering::Relaxed);
         }
         let units = allowed.saturating_add(denied);
-        if let Some(rule) = rule.filter(|rule| rule.shared.is_some()) {
+        if let Some(rule) = rule.filter(|rule| rule.scope != Scope::Host) {
             // A share ends sooner than what an Envoy is told: it goes by what it does without an assignment.
             rule.tally.alone.fetch_add(units, Ordering::Relaxed);
             return Ok(None);
@@ -332,7 +333,8 @@ mod tests {
         std::fs::write(&file, rules("", 100)).unwrap();
         let place = Place::small(&folder.path().join("state"), 1_000);
         let service = Arc::new(
-            Service::open(&place, vec![file.clone()], PushDowns::off(Arc::default())).unwrap(),
+            Service::open(&place, vec![file.clone()], PushDowns::off(Arc::default()), None)
+                .unwrap(),
         );
         let buckets = HashMap::new();
         let mut proxy =
@@ -361,8 +363,9 @@ mod tests {
     fn nonsense_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::small(folder.path(), 1_000);
-        let service =
-            Arc::new(Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap());
+        let service = Arc::new(
+            Service::open(&place, Vec::new(), PushDowns::off(Arc::default()), None).unwrap(),
+        );
         let mut proxy = Proxy { service, id: 0, domain: String::new(), buckets: HashMap::new() };
         assert!(proxy.report(UsageReports { domain: String::new(), ..report(1) }).is_err());
         let many = vec![report(1).bucket_quota_usages.remove(0); MAX_BUCKETS + 1];

@@ -193,7 +193,7 @@ pub(crate) enum RlsError {
 }
 
 /// Decides on a request. With `headers`, the answer has some for the client of the proxy.
-pub(crate) fn answer(
+pub(crate) async fn answer(
     service: &Service,
     request: &RateLimitRequest,
     headers: bool,
@@ -211,7 +211,7 @@ pub(crate) fn answer(
         Ok(Item { key: Key::Descriptor { domain: &request.domain, entries }, limit, act, cost })
     });
     let items = items.collect::<Result<Vec<_>, RlsError>>()?;
-    let decision = service.decide(&items)?;
+    let decision = service.decide(&items).await?;
     let metadata = metadata(&request.domain, &decision.statuses);
     let statuses: Vec<_> = decision.statuses.iter().map(DescriptorStatus::new).collect();
     Ok(RateLimitResponse {

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::time::Duration;
 
 use decide::act::{Act, Standing};
-use decide::decider::{Decision, Item, Key, RequestError, decide};
+use decide::decider::{Decision, Item, Key, RequestError, begin};
 use decide::key::{Secret, Space};
 use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
+use decide::scope::Scope;
 use decide::shared::Shared;
 use decide::side::{self, Side};
 use decide::states::States;
@@ -20,6 +21,7 @@ use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError, Meter};
 use model::{Explain, Fault};
 
+use crate::central::Central;
 use crate::clock::Clock;
 use crate::latency::Latencies;
 use crate::memory::{Folder, MemoryError, Words};
@@ -39,6 +41,8 @@ pub(crate) struct Service {
     files: Vec<PathBuf>,
     /// Takes whom the kernel is to deny.
     pub(crate) push_downs: PushDowns,
+    /// The store that keeps limits of all hosts, if there is one.
+    pub(crate) central: Option<Central>,
     /// When this process began.
     pub(crate) since: Ticks,
     /// The limits that proxies keep parts of.
@@ -101,6 +105,9 @@ pub(crate) enum ServiceError {
     /// A rule that needs the daemon.
     #[error("{0} has {1}, and no daemon is known")]
     NoDaemon(String, &'static str),
+    /// A rule that needs a store.
+    #[error("{0} has scope: strict, and no store is known")]
+    NoStore(String),
 }
 
 impl Explain for ServiceError {
@@ -120,20 +127,55 @@ impl Explain for ServiceError {
                 path.display()
             )),
             Self::Read { .. } => Some("give files, or folders with .yaml files".into()),
+            Self::NoDaemon(_, FLOOR) => {
+                Some("give on_error: closed or open, or --daemon with the daemon's socket".into())
+            }
             Self::NoDaemon(..) => Some("give --daemon with the daemon's socket".into()),
+            Self::NoStore(_) => Some("give --store, such as redis://HOST:PORT".into()),
             Self::Random | Self::Rules(_) => None,
         }
     }
 }
 
-/// Reads rules from files, and from all `.yaml` and `.yml` files of folders. Only with a daemon they may push down or be the
-/// cluster's.
+/// What a rule has that falls back to a part of the cluster's limit.
+const FLOOR: &str = "scope: strict with the cluster to fall back to";
+
+/// Whom rules may ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Partners {
+    /// This host's daemon.
+    pub(crate) daemon: bool,
+    /// A central store.
+    pub(crate) store: bool,
+}
+
+impl Partners {
+    fn check(self, rules: &Rules) -> Result<(), ServiceError> {
+        for rule in rules.all() {
+            let wants = match rule.scope {
+                _ if rule.push_down.is_some() => Some("push_down"),
+                Scope::Cluster(_) => Some("scope: cluster"),
+                scope if scope.needs_daemon() => Some(FLOOR),
+                _ => None,
+            };
+            if let Some(what) = wants.filter(|_| !self.daemon) {
+                return Err(ServiceError::NoDaemon(rule.path.clone(), what));
+            }
+            if rule.scope.needs_store() && !self.store {
+                return Err(ServiceError::NoStore(rule.path.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads rules from files, and from all `.yaml` and `.yml` files of folders. They ask for no others than `partners`.
 ///
 /// # Errors
 /// If one of them cannot be read, or a rule is wrong.
 pub(crate) fn read_rules(
     paths: &[PathBuf],
-    has_daemon: bool,
+    partners: Partners,
     tallies: &mut Tallies,
 ) -> Result<Rules, ServiceError> {
     let failed = |path: &Path| {
@@ -162,15 +204,8 @@ pub(crate) fn read_rules(
     }
     let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     let rules = Rules::read(texts, tallies)?;
-    let needs_daemon = rules.all().iter().find_map(|rule| match () {
-        () if rule.push_down.is_some() => Some((rule, "push_down")),
-        () if rule.shared.is_some() => Some((rule, "scope: cluster")),
-        () => None,
-    });
-    match needs_daemon.filter(|_| !has_daemon) {
-        Some((rule, what)) => Err(ServiceError::NoDaemon(rule.path.clone(), what)),
-        None => Ok(rules),
-    }
+    partners.check(&rules)?;
+    Ok(rules)
 }
 
 /// What the key table's file is called, and those of the others.
@@ -228,9 +263,11 @@ impl Service {
         place: &Place,
         files: Vec<PathBuf>,
         push_downs: PushDowns,
+        central: Option<Central>,
     ) -> Result<Self, ServiceError> {
         let mut tallies = Tallies::default();
-        let rules = read_rules(&files, push_downs.is_on(), &mut tallies)?;
+        let partners = Partners { daemon: push_downs.is_on(), store: central.is_some() };
+        let rules = read_rules(&files, partners, &mut tallies)?;
         let folder = Folder::open(&place.folder)?;
         let table = open_table(&folder, place.keys)?;
         let side = match place.side_keys {
@@ -257,6 +294,7 @@ impl Service {
             tallies: Mutex::new(tallies),
             files,
             push_downs,
+            central,
             named: Tally::default(),
             top: Top::default(),
             latencies: Latencies::default(),
@@ -312,7 +350,8 @@ impl Service {
     /// If a file cannot be read, or a rule is wrong.
     pub(crate) fn reload(&self) -> Result<usize, ServiceError> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = read_rules(&self.files, self.push_downs.is_on(), &mut tallies)?;
+        let partners = Partners { daemon: self.push_downs.is_on(), store: self.central.is_some() };
+        let rules = read_rules(&self.files, partners, &mut tallies)?;
         let count = rules.all().len();
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         Ok(count)
@@ -322,9 +361,23 @@ impl Service {
     ///
     /// # Errors
     /// If there is nothing to decide, or it brings an impossible limit.
-    pub(crate) fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
-        let now = self.now();
-        let decision = decide(&self.states, &self.rules(), &self.overrides(), items, now)?;
+    pub(crate) async fn decide(&self, items: &[Item<'_>]) -> Result<Decision, RequestError> {
+        let mut now = self.now();
+        let mut begun = begin(&self.states, &self.rules(), &self.overrides(), items, now)?;
+        let mut asked = None;
+        if let Some(central) = &self.central
+            && let Some((name, questions)) = begun.questions(&self.states, now)?
+        {
+            if let Some(answers) = central.ask(&name, questions).await {
+                begun.take(&answers);
+            }
+            now = self.now();
+            asked = Some((central, name));
+        }
+        let (decision, refunds) = begun.finish(&self.states, now);
+        if let (Some((central, name)), false) = (asked, refunds.is_empty()) {
+            central.tell(&name, refunds);
+        }
         for (item, status) in items.iter().zip(&decision.statuses) {
             if status.over && item.act == Act::Take {
                 self.top.denied(item.key, item.cost);
@@ -377,7 +430,7 @@ mod tests {
         };
         let open = |keys| {
             let push_downs = PushDowns::off(Arc::default());
-            Service::open(&place(keys), Vec::new(), push_downs).unwrap()
+            Service::open(&place(keys), Vec::new(), push_downs, None).unwrap()
         };
         assert!(take(&open(100)));
         let left = Folder::open(home.path()).unwrap().file("keys-new");

@@ -143,7 +143,7 @@ impl Asking {
 
 /// The buckets, where rules need them.
 fn shared(service: &Service) -> Option<&Shared<Words>> {
-    let is_needed = service.rules().all().iter().any(|rule| rule.shared.is_some());
+    let is_needed = service.rules().all().iter().any(|rule| rule.scope.needs_daemon());
     service.states().shared.as_ref().filter(|_| is_needed)
 }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use limiter_common::gcra::Ticks;
 use model::meter::{Choice, Limit, PARTS, TICK_NS, ticks};
+use sha2::{Digest as _, Sha256};
 
 use crate::act::{Act, Standing};
 use crate::decider::Role;
 use crate::rules::Entry;
 
-/// The script. Its first key is that of [`since`], of all keys that follow.
+/// The script. Its first key is [`Name::since`] of all that follow.
 pub const SCRIPT: &str = include_str!("decide.lua");
 
 /// Keys of a call at the most.
@@ -24,6 +25,9 @@ const QUESTION: usize = 36;
 /// Bytes of an answer, behind the store's time.
 const TIME: usize = 8;
 const ANSWER: usize = 33;
+
+/// The longest text that is to be read in the store, bytes.
+const MAX_NAME: usize = 200;
 
 /// What a double counts to without a gap: the numbers of Lua are such.
 const MAX_EXACT: u64 = 1 << 53;
@@ -40,30 +44,55 @@ pub const PARTIAL: u8 = 8;
 /// What is asked about one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The name of its state in the store.
-    pub name: Vec<u8>,
+    /// The key that its state has in the store.
+    pub key: Vec<u8>,
     /// The rest: an argument of the script.
     pub argument: [u8; QUESTION],
 }
 
-/// A key of the store: when its memory began, in µs since 1970. Without it, it begins now. Until a limit's window has passed
-/// since then, no more than what was earned has room: what was used before is forgotten.
-#[must_use]
-pub fn since(partition: u16) -> Vec<u8> {
-    format!("limiter:{{{partition}}}:since").into_bytes()
+/// What a descriptor is called in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// The domain. Keys of a domain are in one slot of a cluster: its limits are charged together, or none of them.
+    pub domain: String,
+    /// The descriptor.
+    pub descriptor: String,
+}
+
+impl Name {
+    /// The name of a descriptor.
+    #[must_use]
+    pub fn new(domain: &str, entries: &[Entry<'_>]) -> Self {
+        let texts = entries.iter().flat_map(|(key, value)| [*key, *value]);
+        // Plain texts always make JSON.
+        let descriptor = serde_json::to_string(&texts.collect::<Vec<_>>()).unwrap_or_default();
+        // A brace would end the part of the key that chooses the slot.
+        let is_plain = !domain.contains(['{', '}']);
+        Self { domain: short(domain, is_plain), descriptor: short(&descriptor, true) }
+    }
+
+    /// The key of when the memory of its domain began, in µs since 1970. Without it, it begins now. Until a limit's window
+    /// has passed since then, no more than what was earned has room: what was used before is forgotten.
+    #[must_use]
+    pub fn since(&self) -> Vec<u8> {
+        format!("limiter:{{{}}}:since", self.domain).into_bytes()
+    }
+}
+
+/// A text, or its hash if it is not to be read.
+fn short(text: &str, is_plain: bool) -> String {
+    if is_plain && text.len() <= MAX_NAME {
+        return text.to_owned();
+    }
+    // Not the hash of tables: nobody is to find another text of the same one, and it has no secret.
+    let hash = Sha256::digest(text.as_bytes());
+    hash.iter().fold("sha256-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
 }
 
 impl Question {
-    /// Asks about a descriptor under a limit that admits something. All keys of a partition are in one slot of a cluster.
+    /// Asks about a descriptor under a limit that admits something.
     #[must_use]
-    pub fn new(
-        partition: u16,
-        (domain, entries): (&str, &[Entry<'_>]),
-        limit: &Limit,
-        role: Role,
-        act: Act,
-        cost: u64,
-    ) -> Self {
+    pub fn new(name: &Name, limit: &Limit, role: Role, act: Act, cost: u64) -> Self {
         // Up to the next µs: never more than the limit.
         let window = limit.window.as_nanos().div_ceil(1_000) as u64;
         let parts = limit.granularity.unwrap_or(PARTS);
@@ -82,11 +111,8 @@ impl Question {
             }
             Choice::SlidingLog => (b'l', "l".to_owned(), [limit.requests, window, 0]),
         };
-        let texts = entries.iter().flat_map(|(key, value)| [*key, *value]);
-        let texts: Vec<&str> = std::iter::once(domain).chain(texts).collect();
-        // Plain texts always make JSON.
-        let texts = serde_json::to_string(&texts).unwrap_or_default();
-        let name = format!("limiter:{{{partition}}}:{state}:{texts}").into_bytes();
+        let Name { domain, descriptor } = name;
+        let key = format!("limiter:{{{domain}}}:{state}:{descriptor}").into_bytes();
         let act = match act {
             Act::Take => b't',
             Act::Peek => b'p',
@@ -103,7 +129,7 @@ impl Question {
         for number in [cost].into_iter().chain(numbers) {
             argument.extend(number.min(MAX_EXACT).to_be_bytes());
         }
-        let mut question = Self { name, argument: [0; QUESTION] };
+        let mut question = Self { key, argument: [0; QUESTION] };
         question.argument.copy_from_slice(&argument);
         question
     }

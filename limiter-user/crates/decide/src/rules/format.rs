@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use crate::shared::OnError;
+use crate::scope::{Kind, OnError};
 use model::meter::Choice;
 
 /// One file: a domain.
@@ -58,19 +58,8 @@ pub(super) struct RateLimit {
     pub(super) granularity: Option<u32>,
     pub(super) push_down: Option<PushDown>,
     #[serde(default)]
-    pub(super) scope: Scope,
+    pub(super) scope: Kind,
     pub(super) on_error: Option<OnError>,
-}
-
-/// Whose a limit is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Scope {
-    /// Each host's.
-    #[default]
-    Host,
-    /// That of all hosts of the cluster together.
-    Cluster,
 }
 
 /// When an address is to be denied by the kernel, and for how long.

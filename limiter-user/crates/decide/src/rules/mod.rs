@@ -12,9 +12,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::key::{KeyHash, Secret};
-use crate::shared::OnError;
-use format::{Descriptor, File, RateLimit, Scope};
-use model::meter::{Choice, Limit, LimitError, Meter, Unit};
+use crate::scope::{Scope, ScopeError};
+use format::{Descriptor, File, RateLimit};
+use model::meter::{Limit, LimitError, Meter, Unit};
 
 /// The limits of all domains.
 #[derive(Debug, Default)]
@@ -94,8 +94,8 @@ pub struct Rule {
     pub metadata: Map<String, Value>,
     /// When the address of a descriptor is to be denied by the kernel.
     pub push_down: Option<PushDown>,
-    /// What is answered without a share, if the limit is that of all hosts of the cluster together.
-    pub shared: Option<OnError>,
+    /// Who keeps it.
+    pub scope: Scope,
     /// What was decided by it.
     pub tally: Arc<Tally>,
 }
@@ -191,12 +191,9 @@ pub enum Problem {
     /// A time that is none.
     #[error("push_down of {0} is for {1:?}: give 1s to 30d")]
     For(String, String),
-    /// What nobody divides.
-    #[error("{0} has scope: cluster, which is for token-bucket")]
-    NotDivided(String),
-    /// What is answered without a share of what has none.
-    #[error("{0} has on_error, which is for scope: cluster")]
-    NotShareable(String),
+    /// Somebody who cannot keep it.
+    #[error("{0} has {1}")]
+    Scope(String, ScopeError),
 }
 
 /// The largest factor of a push down.
@@ -271,26 +268,39 @@ impl Rules {
     }
 
     /// The rule of a descriptor in a domain: each entry leads on by key and value, else by a pattern, else by the key
-    /// alone. A rule holds for what ends at it. `scratch` is overwritten.
+    /// alone. A rule holds for what ends at it. `each` is handed the entries that its bucket is about. `scratch` is
+    /// overwritten.
     #[must_use]
-    pub fn find(
+    pub fn find<'a>(
+        &'a self,
+        domain: &str,
+        entries: &[Entry<'a>],
+        scratch: &mut String,
+        mut each: impl FnMut(Entry<'a>),
+    ) -> Option<&'a Arc<Rule>> {
+        let mut node = self.domains.get(domain)?;
+        for &(key, value) in entries {
+            scratch.clear();
+            scratch.extend([key, "_", value]);
+            let (next, shared) = node.step(scratch, key)?;
+            node = next;
+            each((key, shared.unwrap_or(value)));
+        }
+        node.rule.as_ref()
+    }
+
+    /// The rule of a descriptor, and its bucket: as [`Rules::find`].
+    #[must_use]
+    pub fn bucket(
         &self,
         secret: Secret,
         domain: &str,
         entries: &[Entry<'_>],
         scratch: &mut String,
     ) -> Option<Found> {
-        let mut node = self.domains.get(domain)?;
         let mut hasher = secret.descriptor(domain);
-        for (key, value) in entries {
-            scratch.clear();
-            scratch.extend([key, "_", value]);
-            let (next, shared) = node.step(scratch, key)?;
-            node = next;
-            hasher.entry(key, shared.unwrap_or(value));
-        }
-        let rule = Arc::clone(node.rule.as_ref()?);
-        Some(Found { rule, key: hasher.finish() })
+        let rule = self.find(domain, entries, scratch, |(key, value)| hasher.entry(key, value))?;
+        Some(Found { rule: Arc::clone(rule), key: hasher.finish() })
     }
 }
 
@@ -425,19 +435,15 @@ fn rule(
         (Some(_), None) => return Err(Problem::PushDownOfUnlimited(path.to_owned())),
         (Some(push_down), Some(terms)) => Some(PushDown::new(path, push_down, terms)?),
     };
-    let is_bucket = terms.is_some_and(|terms| terms.limit.algorithm == Choice::TokenBucket);
-    let shared = match (limit.scope, limit.on_error) {
-        (Scope::Host, None) => None,
-        (Scope::Host, Some(_)) => return Err(Problem::NotShareable(path.to_owned())),
-        (Scope::Cluster, _) if !is_bucket => return Err(Problem::NotDivided(path.to_owned())),
-        (Scope::Cluster, on_error) => Some(on_error.unwrap_or_default()),
-    };
+    let algorithm = terms.map(|terms| terms.limit.algorithm).unwrap_or_default();
+    let scope = Scope::new(limit.scope, limit.on_error, algorithm)
+        .map_err(|error| Problem::Scope(path.to_owned(), error))?;
     Ok(Rule {
         path: path.to_owned(),
         name,
         replaces,
         push_down,
-        shared,
+        scope,
         terms,
         shadow: descriptor.shadow_mode,
         quota: descriptor.quota_mode,

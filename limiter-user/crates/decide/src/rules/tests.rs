@@ -7,7 +7,7 @@ fn read(text: &str) -> Result<Rules, RuleError> {
 }
 
 fn path(rules: &Rules, entries: &[Entry<'_>]) -> Option<String> {
-    rules.find(SECRET, "d", entries, &mut String::new()).map(|found| found.rule.path.clone())
+    rules.bucket(SECRET, "d", entries, &mut String::new()).map(|found| found.rule.path.clone())
 }
 
 #[test]
@@ -38,7 +38,10 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
             &sharing("algorithm: fixed-window, scope: cluster"),
             "d.k has scope: cluster, which is for token-bucket",
         ),
-        (&sharing("on_error: open"), "d.k has on_error, which is for scope: cluster"),
+        (
+            &sharing("on_error: open"),
+            "d.k has on_error, which is for scope: cluster and scope: strict",
+        ),
         (&sharing("scope: region"), "rules.yaml:4"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: foo, requests_per_unit: 5 }\n",
@@ -190,7 +193,7 @@ fn a_value_is_looked_up_exactly_then_by_pattern_then_not_at_all() {
 fn keys_are_apart_by_value_unless_the_pattern_shares_its_limit() {
     let rules = read(PATTERNS).unwrap();
     let of =
-        |entries: &[Entry<'_>]| rules.find(SECRET, "d", entries, &mut String::new()).unwrap().key;
+        |entries: &[Entry<'_>]| rules.bucket(SECRET, "d", entries, &mut String::new()).unwrap().key;
     assert_ne!(of(&[("wild", "foo1")]), of(&[("wild", "foo2")]));
     assert_ne!(of(&[("any", "a")]), of(&[("any", "b")]));
     assert_eq!(of(&[("shared", "p/a")]), of(&[("shared", "p/b")]));
@@ -207,7 +210,7 @@ fn what_a_rule_says_is_kept() {
          rate_limit: { unit: HOUR, requests_per_unit: 9, name: n, replaces: [{ name: a }, { name: b }], burst: 3 }\n",
     )
     .unwrap();
-    let found = rules.find(SECRET, "d", &[("k", "7")], &mut String::new()).unwrap();
+    let found = rules.bucket(SECRET, "d", &[("k", "7")], &mut String::new()).unwrap();
     let rule = found.rule.as_ref();
     assert_eq!(
         (rule.name.as_str(), rule.replaces.as_slice()),

@@ -28,7 +28,7 @@ fn floors(homes: &[(Ticks, f64)], hosts: u32) -> Floors {
 
 /// Units that a host admits at once.
 fn burst(host: &Shared<Memory>, now: Ticks) -> u64 {
-    let take = || host.ask(KEY, &LIMIT, OnError::Floor, Act::Take, 1, now).standing.admitted;
+    let take = || host.ask(KEY, &LIMIT, Some(OnError::Floor), Act::Take, 1, now).standing.admitted;
     (0..1_000).take_while(|_| take()).count() as u64
 }
 
@@ -83,7 +83,7 @@ fn a_larger_home_share_brings_room_and_no_units() {
 fn what_is_answered_without_a_share_is_as_the_rule_says() {
     let host = host();
     let ask = |on_error, now| {
-        let outcome = host.ask(KEY, &LIMIT, on_error, Act::Take, 1, now);
+        let outcome = host.ask(KEY, &LIMIT, Some(on_error), Act::Take, 1, now);
         (outcome.standing.admitted, outcome.alone)
     };
     let all = [OnError::Floor, OnError::Closed, OnError::Open];
@@ -106,7 +106,7 @@ fn a_share_is_asked_for_where_it_is_needed_and_until_the_bucket_is_full_again() 
     let host = host();
     host.set_floors(floors(&[(1, 0.5)], 2));
     let now = 1_000 * SECOND;
-    let take = |cost, now| host.ask(KEY, &LIMIT, OnError::Floor, Act::Take, cost, now);
+    let take = |cost, now| host.ask(KEY, &LIMIT, Some(OnError::Floor), Act::Take, cost, now);
     take(20, now);
     assert!(host.wants(now).is_empty());
     take(20, now);
@@ -116,7 +116,7 @@ fn a_share_is_asked_for_where_it_is_needed_and_until_the_bucket_is_full_again() 
     assert!(host.wants(now + 3 * SECOND).is_empty());
     for number in 0..=MAX_WANTED as u64 {
         let key = KeyHash { high: number << 32, low: number + 1 };
-        host.ask(key, &LIMIT, OnError::Floor, Act::Take, 30, now);
+        host.ask(key, &LIMIT, Some(OnError::Floor), Act::Take, 30, now);
     }
     assert_eq!((host.count(), host.left_out()), (MAX_WANTED, 1));
 }
@@ -128,7 +128,9 @@ fn a_process_that_is_killed_leaves_what_was_used() {
     let now = 1_000 * SECOND;
     let take = |host: &Shared<&[AtomicU64]>, now| {
         (0..100)
-            .filter(|_| host.ask(KEY, &LIMIT, OnError::Floor, Act::Take, 1, now).standing.admitted)
+            .filter(|_| {
+                host.ask(KEY, &LIMIT, Some(OnError::Floor), Act::Take, 1, now).standing.admitted
+            })
             .count()
     };
     let first = open();
@@ -192,7 +194,7 @@ proptest! {
                 Event::Pass(span) => now += span,
                 // All that there is, or a part of it.
                 Event::Take(at, cost) => {
-                    let ask = || hosts[at].ask(KEY, &LIMIT, OnError::Floor, Act::Take, cost, now);
+                    let ask = || hosts[at].ask(KEY, &LIMIT, Some(OnError::Floor), Act::Take, cost, now);
                     while ask().standing.admitted {
                         admitted.push((now, cost));
                     }

@@ -8,7 +8,7 @@ use crate::service::Place;
 fn service() -> (TempDir, Service) {
     let folder = tempfile::tempdir().unwrap();
     let place = Place::small(folder.path(), 1_000);
-    let service = Service::open(&place, Vec::new(), PushDowns::off(Arc::default())).unwrap();
+    let service = Service::open(&place, Vec::new(), PushDowns::off(Arc::default()), None).unwrap();
     (folder, service)
 }
 
