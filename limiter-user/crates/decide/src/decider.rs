@@ -111,6 +111,10 @@ struct Subject {
     standing: Option<Standing>,
     alone: bool,
     charged: bool,
+    /// Whether the store is to be asked.
+    stored: bool,
+    /// Whether nothing more is to be done about it.
+    settled: bool,
 }
 
 /// What a limit does to the request.
@@ -144,7 +148,11 @@ impl Subject {
         let outcome = match &self.keeper {
             Keeper::Host => None,
             Keeper::Cluster(key, on_error) => shared(*key, Some(*on_error)),
-            Keeper::Store(_, key, on_error) => {
+            Keeper::Store(_, key, on_error, _) => {
+                if let Some(standing) = self.ask_untold(states, act, now) {
+                    self.standing = Some(standing);
+                    return standing.admitted;
+                }
                 let outcome = match on_error {
                     OnError::Open => Some(Standing::OPEN),
                     OnError::Closed => None,
@@ -167,16 +175,24 @@ impl Subject {
         standing.admitted
     }
 
+    /// Asks what this host admits by itself of what the store keeps; `None` if only the store can tell.
+    fn ask_untold<M: AsRef<[AtomicU64]>>(
+        &self,
+        states: &States<M>,
+        act: Act,
+        now: Ticks,
+    ) -> Option<Standing> {
+        let Keeper::Store(name, key, _, Some(pace)) = &self.keeper else { return None };
+        let terms = (&self.terms.limit, &self.terms.meter);
+        states.synced.as_ref()?.ask((*key, name), *pace, terms, act, self.cost, now)
+    }
+
     /// Its name in the store, if that keeps it. Nobody has to keep a limit of nothing.
     fn name(&self) -> Option<&Name> {
         match &self.keeper {
             Keeper::Store(name, ..) if self.terms.limit.requests > 0 => Some(name),
             _ => None,
         }
-    }
-
-    fn is_stored(&self) -> bool {
-        self.name().is_some()
     }
 
     fn is_over(&self) -> bool {
@@ -194,8 +210,6 @@ impl Subject {
 pub struct Begun {
     statuses: Vec<Status>,
     subjects: Vec<Subject>,
-    /// Whether the store has settled what it keeps.
-    answered: bool,
 }
 
 /// Begins to decide on a request at `now`: what is to be asked of the store follows from it.
@@ -214,7 +228,7 @@ pub fn begin<M: AsRef<[AtomicU64]>>(
     }
     let secret = states.table.secret();
     let (statuses, subjects) = resolve(secret, rules, overrides, items, now)?;
-    Ok(Begun { statuses, subjects, answered: false })
+    Ok(Begun { statuses, subjects })
 }
 
 impl Begun {
@@ -233,13 +247,23 @@ impl Begun {
         if names.any(|name| name.domain != first.domain) {
             return Err(RequestError::Domains);
         }
-        for subject in self.subjects.iter_mut().filter(|subject| !subject.is_stored()) {
-            subject.ask(states, Act::Peek, now);
+        let several = self.subjects.len() > 1;
+        for subject in &mut self.subjects {
+            if subject.name().is_none() {
+                subject.ask(states, Act::Peek, now);
+                continue;
+            }
+            // One alone needs no look before.
+            let act = if several { Act::Peek } else { subject.act };
+            subject.standing = subject.ask_untold(states, act, now);
+            subject.stored = subject.standing.is_none();
+            subject.settled = !several && !subject.stored;
         }
-        if is_over(&self.subjects) {
+        let is_stored = self.subjects.iter().any(|subject| subject.stored);
+        if !is_stored || is_over(&self.subjects) {
             return Ok(None);
         }
-        let here = self.subjects.iter().filter(|subject| !subject.is_stored());
+        let here = self.subjects.iter().filter(|subject| !subject.stored);
         let mut quotas = here.filter(|subject| subject.role == Role::Quota).map(Subject::is_over);
         let flag = match quotas.next() {
             None => 0,
@@ -255,7 +279,12 @@ impl Begun {
 
     /// Takes what the store has answered to the [`Begun::questions`]. Without that, or where it is no answer to one of them,
     /// each of their rules has its own way out.
-    pub fn take(&mut self, answers: &[Answer]) {
+    pub fn take<M: AsRef<[AtomicU64]>>(
+        &mut self,
+        states: &States<M>,
+        answers: &[Answer],
+        now: Ticks,
+    ) {
         let standings: Option<Vec<_>> = answers
             .iter()
             .map(|answer| match answer {
@@ -264,11 +293,16 @@ impl Begun {
             })
             .collect();
         let Some(standings) = standings else { return };
-        let stored = self.subjects.iter_mut().filter(|subject| subject.is_stored());
+        let stored = self.subjects.iter_mut().filter(|subject| subject.stored);
         for (subject, (standing, charged)) in stored.zip(standings) {
             subject.standing = Some(standing);
             subject.charged = charged && subject.act == Act::Take;
-            self.answered = true;
+            subject.settled = true;
+            if let (Keeper::Store(_, key, _, Some(_)), Some(synced)) =
+                (&subject.keeper, &states.synced)
+            {
+                synced.heard(*key, 0, standing.renews, now);
+            }
         }
     }
 
@@ -279,12 +313,9 @@ impl Begun {
         states: &States<M>,
         now: Ticks,
     ) -> (Decision, Vec<Question>) {
-        let over = settle(states, &mut self.subjects, self.answered, now);
-        let mut refunds = Vec::new();
-        if over && self.answered {
-            let back = |subject: &Subject| subject.charged.then_some(Act::Refund);
-            refunds = questions(&self.subjects, back);
-        }
+        let over = settle(states, &mut self.subjects, now);
+        let back = |subject: &Subject| (over && subject.charged).then_some(Act::Refund);
+        let refunds = questions(&self.subjects, back);
         for subject in self.subjects {
             let Some(standing) = subject.standing else { continue };
             let is_over = subject.is_over();
@@ -327,7 +358,8 @@ impl Begun {
 fn questions(subjects: &[Subject], act: impl Fn(&Subject) -> Option<Act>) -> Vec<Question> {
     let question = |subject: &Subject| {
         let Subject { terms, role, cost, .. } = subject;
-        Some(Question::new(subject.name()?, &terms.limit, *role, act(subject)?, *cost))
+        let name = subject.name().filter(|_| subject.stored)?;
+        Some(Question::new(name, &terms.limit, *role, act(subject)?, *cost))
     };
     let mut questions: Vec<_> = subjects.iter().filter_map(question).collect();
     if let Some(last) = questions.last_mut() {
@@ -365,8 +397,21 @@ fn resolve(
         let mut status = Status::default();
         let (act, cost) = (item.act, item.cost);
         let subject = |key, terms, role, keeper| {
-            let (standing, alone, charged) = (None, false, false);
-            Subject { at, key, terms, act, cost, role, keeper, standing, alone, charged }
+            let (standing, [alone, charged, stored, settled]) = (None, [false; 4]);
+            Subject {
+                at,
+                key,
+                terms,
+                act,
+                cost,
+                role,
+                keeper,
+                standing,
+                alone,
+                charged,
+                stored,
+                settled,
+            }
         };
         match (item.key, item.limit) {
             (Key::Descriptor { domain: "", .. }, _) => return Err(RequestError::NoDomain),
@@ -403,14 +448,9 @@ fn resolve(
     Ok((statuses, subjects))
 }
 
-/// Charges all or none of them: whether the request is over a limit. If the store has `answered`, what it keeps is settled.
-fn settle<M: AsRef<[AtomicU64]>>(
-    states: &States<M>,
-    subjects: &mut [Subject],
-    answered: bool,
-    now: Ticks,
-) -> bool {
-    let is_open = |subject: &&mut Subject| !(answered && subject.is_stored());
+/// Charges all or none of them, but for what is settled: whether the request is over a limit.
+fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], now: Ticks) -> bool {
+    let is_open = |subject: &&mut Subject| !subject.settled;
     let several = subjects.len() > 1;
     if several {
         // Asked before, so that as a rule nothing has to be given back: others could be denied meanwhile.

@@ -75,6 +75,8 @@ pub enum Space {
     Denied = 3,
     /// Another key that all hosts know.
     Shared = 4,
+    /// A key of the central store.
+    Synced = 5,
 }
 
 /// The hash of a key in parts.

@@ -13,6 +13,7 @@ pub mod scope;
 pub mod shared;
 pub mod side;
 pub mod states;
+pub mod synced;
 pub mod table;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use crate::key::{KeyHash, Secret};
 use crate::rules::{Entry, Found, Rule, Rules, Terms, key};
 use crate::scope::{OnError, Scope};
 use crate::shared::PORTABLE;
+use crate::synced::Pace;
 
 /// The limits of descriptors, by the hashes of these.
 // By hash and with one copy of each limit: a million take 70 MB.
@@ -51,8 +52,9 @@ pub enum Keeper {
     Host,
     /// All hosts, to whom the key has this hash.
     Cluster(KeyHash, OnError),
-    /// The central store, where the key has this name. It has a hash for when all hosts keep it.
-    Store(Name, KeyHash, OnError),
+    /// The central store, where the key has this name. It has a hash for when all hosts keep it. With a pace, each host
+    /// admits some by itself.
+    Store(Name, KeyHash, OnError, Option<Pace>),
 }
 
 impl Keeper {
@@ -61,8 +63,11 @@ impl Keeper {
         match scope {
             Scope::Host => Self::Host,
             Scope::Cluster(on_error) => Self::Cluster(portable(), on_error),
+            Scope::Synced(on_error, pace) => {
+                Self::Store(Name::new(domain, entries), portable(), on_error, Some(pace))
+            }
             Scope::Strict(on_error) => {
-                Self::Store(Name::new(domain, entries), portable(), on_error)
+                Self::Store(Name::new(domain, entries), portable(), on_error, None)
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use limiter_common::algorithm::{Algorithm as _, TokenBucket};
@@ -188,7 +188,7 @@ fn life(limit: &Limit) -> Ticks {
 #[derive(Debug)]
 pub struct Shared<M> {
     secret: Secret,
-    side: Side<M, SHORT>,
+    side: Arc<Side<M, SHORT>>,
     floors: RwLock<Floors>,
     wanted: Mutex<HashMap<KeyHash, Wanted>>,
     /// When the daemon has answered last.
@@ -208,13 +208,13 @@ pub struct Outcome {
 
 impl<M: AsRef<[AtomicU64]>> Shared<M> {
     /// Buckets in `side`, where keys are hashed with a `secret`.
-    pub fn new(side: Side<M, SHORT>, secret: Secret) -> Self {
+    pub fn new(side: Arc<Side<M, SHORT>>, secret: Secret) -> Self {
         let [heard, left_out] = [0; 2].map(Counter::new);
         Self { secret, side, floors: RwLock::default(), wanted: Mutex::default(), heard, left_out }
     }
 
     /// The buckets.
-    pub const fn side(&self) -> &Side<M, SHORT> {
+    pub fn side(&self) -> &Side<M, SHORT> {
         &self.side
     }
 

@@ -8,6 +8,7 @@ use crate::act::{Act, Standing};
 use crate::key::KeyHash;
 use crate::shared::Shared;
 use crate::side::Side;
+use crate::synced::Synced;
 use crate::table::{Change, Table};
 use model::meter::Meter;
 
@@ -20,6 +21,8 @@ pub struct States<M> {
     pub side: Option<Side<M>>,
     /// Those of limits of the cluster, where there is a daemon that divides them.
     pub shared: Option<Shared<M>>,
+    /// Those of limits that the central store keeps, as far as it does not know of them yet.
+    pub synced: Option<Synced<M>>,
 }
 
 impl<M: AsRef<[AtomicU64]>> States<M> {

@@ -1,5 +1,6 @@
 //! What `envoyproxy/ratelimit` documents of its rules, as tables of our own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_common::atomic::AtomicU64;
@@ -24,7 +25,7 @@ fn memory(bytes: usize) -> Memory {
 pub(crate) fn states(keys: u64) -> States<Memory> {
     let table = Table::create(memory(table::bytes(keys)), Secret([1, 2]), 0).unwrap();
     let side = Side::open(memory(side::bytes(keys, side::LONG)));
-    States { table, side, shared: None }
+    States { table, side, shared: None, synced: None }
 }
 
 /// To take one unit of a descriptor.
@@ -399,7 +400,8 @@ fn a_descriptor_without_a_share_is_answered_as_its_rule_says() {
     for (on_error, over) in [("floor", true), ("closed", true), ("open", false)] {
         let mut server = Server::new(&text(on_error));
         let memory = memory(side::bytes(10, side::SHORT));
-        server.states.shared = Some(Shared::new(Side::open(memory).unwrap(), Secret([1, 2])));
+        server.states.shared =
+            Some(Shared::new(Arc::new(Side::open(memory).unwrap()), Secret([1, 2])));
         let decision = server.ask(&[item(&[("user", "7")])]);
         assert_eq!((decision.over, decision.statuses[0].alone), (over, true), "{on_error}");
         let tally = &server.rules.all()[0].tally;

@@ -21,6 +21,7 @@ mod rlqs;
 mod rls;
 mod service;
 mod shares;
+mod synced;
 mod top;
 
 use std::fs;
@@ -118,6 +119,7 @@ fn run(options: Options) -> Result<(), Failure> {
         };
         let service = Service::open(&options.place(), options.rules.clone(), push_downs, central)?;
         let service = Arc::new(service);
+        synced::start(Arc::clone(&service));
         if let Some(socket) = &options.daemon {
             follow::start(Arc::clone(&service), socket.clone()).await;
             shares::start(Arc::clone(&service), socket.clone()).await;

@@ -85,6 +85,11 @@ impl Collector for Page {
         left_out.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         if let Some(central) = &service.central {
             encode_store(central.health(), &mut to)?;
+            let help = "Keys in use that this host admits a little of before the store knows";
+            let mut synced = to.encode_descriptor("synced_keys", help, None, MetricType::Gauge)?;
+            synced.encode_gauge(
+                &service.states().synced.as_ref().map_or(0, |it| it.count() as u64),
+            )?;
         }
         let help = "Descriptors with a limit of their own, by `limiter rule`";
         let mut overrides = to.encode_descriptor("overrides", help, None, MetricType::Gauge)?;

@@ -91,7 +91,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u64).range(0..=4_000_000))]
     pub(crate) side_keys: u64,
 
-    /// Of these, keys under limits of the cluster, 160 bytes each
+    /// Of these, keys under limits of the cluster, or with scope: synced, 160 bytes each
     #[arg(long, value_name = "N", default_value_t = 16_384, env = "LIMITER_SERVE_CLUSTER_KEYS",
           value_parser = clap::value_parser!(u64).range(1..=4_000_000))]
     pub(crate) cluster_keys: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
     pub(crate) daemon: Option<PathBuf>,
 
-    /// The central store of limits with scope: strict, of Redis or Valkey: redis://HOST:PORT, unix:PATH,
+    /// The central store of limits with scope: synced or strict, of Redis or Valkey: redis://HOST:PORT, unix:PATH,
     /// redis-sentinel://HOST:PORT,HOST:PORT/NAME or redis-cluster://HOST:PORT,HOST:PORT; rediss- for TLS, USER@ before HOST
     #[arg(long, value_name = "URL", env = "LIMITER_SERVE_STORE")]
     pub(crate) store: Option<StoreAddress>,

@@ -16,6 +16,7 @@ use decide::scope::Scope;
 use decide::shared::Shared;
 use decide::side::{self, Side};
 use decide::states::States;
+use decide::synced::Synced;
 use decide::table::{self, Table, TableError};
 use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError, Meter};
@@ -106,7 +107,7 @@ pub(crate) enum ServiceError {
     #[error("{0} has {1}, and no daemon is known")]
     NoDaemon(String, &'static str),
     /// A rule that needs a store.
-    #[error("{0} has scope: strict, and no store is known")]
+    #[error("{0} has scope: synced or strict, and no store is known")]
     NoStore(String),
 }
 
@@ -138,7 +139,7 @@ impl Explain for ServiceError {
 }
 
 /// What a rule has that falls back to a part of the cluster's limit.
-const FLOOR: &str = "scope: strict with the cluster to fall back to";
+const FLOOR: &str = "a store, with the cluster to fall back to";
 
 /// Whom rules may ask for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -274,21 +275,21 @@ impl Service {
             0 => None,
             keys => Some(open_side(&folder, SIDE, keys)?),
         };
+        let mut side_of_all = None;
+        if partners.daemon || partners.store {
+            side_of_all = Some(Arc::new(open_side(&folder, CLUSTER, place.cluster_keys)?));
+        }
+        let of_all = |has: bool| side_of_all.clone().filter(|_| has);
         // Without a daemon nobody divides limits.
-        let shared = match push_downs.is_on() {
-            false => None,
-            true => {
-                let side = open_side(&folder, CLUSTER, place.cluster_keys)?;
-                Some(Shared::new(side, table.secret()))
-            }
-        };
+        let shared = of_all(partners.daemon).map(|side| Shared::new(side, table.secret()));
+        let synced = of_all(partners.store).map(|side| Synced::new(side, table.secret()));
         let clock = Clock::since(table.epoch());
         Ok(Self {
             clock,
             since: clock.now(),
             quotas: Quotas::default(),
             boot: folder.boot().to_owned(),
-            states: States { table, side, shared },
+            states: States { table, side, shared, synced },
             rules: RwLock::new(Arc::new(rules)),
             overrides: RwLock::default(),
             tallies: Mutex::new(tallies),
@@ -369,7 +370,7 @@ impl Service {
             && let Some((name, questions)) = begun.questions(&self.states, now)?
         {
             if let Some(answers) = central.ask(&name, questions).await {
-                begun.take(&answers);
+                begun.take(&self.states, &answers, self.now());
             }
             now = self.now();
             asked = Some((central, name));

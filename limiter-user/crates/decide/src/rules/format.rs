@@ -60,6 +60,8 @@ pub(super) struct RateLimit {
     #[serde(default)]
     pub(super) scope: Kind,
     pub(super) on_error: Option<OnError>,
+    pub(super) budget: Option<String>,
+    pub(super) interval: Option<String>,
 }
 
 /// When an address is to be denied by the kernel, and for how long.

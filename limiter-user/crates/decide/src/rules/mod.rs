@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::key::{KeyHash, Secret};
 use crate::scope::{Scope, ScopeError};
+use crate::synced::Pace;
 use format::{Descriptor, File, RateLimit};
 use model::meter::{Limit, LimitError, Meter, Unit};
 
@@ -191,6 +192,9 @@ pub enum Problem {
     /// A time that is none.
     #[error("push_down of {0} is for {1:?}: give 1s to 30d")]
     For(String, String),
+    /// A budget or an interval that cannot be read.
+    #[error("{0} has {1:?}: give a budget such as 10%, an interval such as 100ms")]
+    Pace(String, String),
     /// Somebody who cannot keep it.
     #[error("{0} has {1}")]
     Scope(String, ScopeError),
@@ -436,7 +440,8 @@ fn rule(
         (Some(push_down), Some(terms)) => Some(PushDown::new(path, push_down, terms)?),
     };
     let algorithm = terms.map(|terms| terms.limit.algorithm).unwrap_or_default();
-    let scope = Scope::new(limit.scope, limit.on_error, algorithm)
+    let pace = pace(path, limit)?;
+    let scope = Scope::new(limit.scope, limit.on_error, pace, algorithm)
         .map_err(|error| Problem::Scope(path.to_owned(), error))?;
     Ok(Rule {
         path: path.to_owned(),
@@ -450,6 +455,20 @@ fn rule(
         metadata: descriptor.metadata.clone().unwrap_or_default(),
         tally,
     })
+}
+
+/// How a host and the store agree, if that is written.
+fn pace(path: &str, limit: &RateLimit) -> Result<Option<Pace>, Problem> {
+    let wrong = |written: &String| Problem::Pace(path.to_owned(), written.clone());
+    let mut pace = Pace::default();
+    if let Some(written) = &limit.budget {
+        let number = written.trim().strip_suffix('%').and_then(|number| number.trim().parse().ok());
+        pace.budget = number.ok_or_else(|| wrong(written))?;
+    }
+    if let Some(written) = &limit.interval {
+        pace.interval = humantime::parse_duration(written).map_err(|_| wrong(written))?;
+    }
+    Ok((limit.budget.is_some() || limit.interval.is_some()).then_some(pace))
 }
 
 impl PushDown {

@@ -40,8 +40,27 @@ fn files_that_must_be_refused_are_with_the_line_and_what_is_wrong() {
         ),
         (
             &sharing("on_error: open"),
-            "d.k has on_error, which is for scope: cluster and scope: strict",
+            "d.k has on_error, which is for scope: cluster, synced and strict",
         ),
+        (
+            &sharing("algorithm: fixed-window, scope: synced"),
+            "d.k has scope: synced, which is for token-bucket",
+        ),
+        (
+            &sharing("scope: cluster, on_error: cluster"),
+            "d.k has scope: cluster and on_error: cluster",
+        ),
+        (
+            &sharing("algorithm: fixed-window, scope: strict, on_error: floor"),
+            "which the cluster cannot keep: give on_error: closed or open",
+        ),
+        (
+            &sharing("scope: strict, budget: 10%"),
+            "d.k has budget or interval, which is for scope: synced",
+        ),
+        (&sharing("scope: synced, budget: 60%"), "d.k has budget 60 % and interval 100ms"),
+        (&sharing("scope: synced, interval: 1ms"), "d.k has budget 10 % and interval 1ms"),
+        (&sharing("scope: synced, budget: 1"), "d.k has \"1\": give a budget such as 10%"),
         (&sharing("scope: region"), "rules.yaml:4"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: foo, requests_per_unit: 5 }\n",

@@ -14,7 +14,7 @@ const MOMENT: Ticks = SECOND / 1_000;
 
 fn host() -> Shared<Memory> {
     let memory = (0..side::bytes(100, SHORT) / 8).map(|_| AtomicU64::new(0)).collect();
-    Shared::new(Side::open(memory).unwrap(), Secret([1, 2]))
+    Shared::new(Arc::new(Side::open(memory).unwrap()), Secret([1, 2]))
 }
 
 /// Floors of a host with such home shares from such times on.
@@ -124,7 +124,7 @@ fn a_share_is_asked_for_where_it_is_needed_and_until_the_bucket_is_full_again() 
 #[test]
 fn a_process_that_is_killed_leaves_what_was_used() {
     let memory: Memory = (0..side::bytes(100, SHORT) / 8).map(|_| AtomicU64::new(0)).collect();
-    let open = || Shared::new(Side::open(&memory[..]).unwrap(), Secret([1, 2]));
+    let open = || Shared::new(Arc::new(Side::open(&memory[..]).unwrap()), Secret([1, 2]));
     let now = 1_000 * SECOND;
     let take = |host: &Shared<&[AtomicU64]>, now| {
         (0..100)
