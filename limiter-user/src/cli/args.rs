@@ -443,8 +443,13 @@ pub(super) struct AttachArgs {
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// Look at this interface, too
-    #[arg(value_name = "IFACE")]
+    #[arg(value_name = "IFACE", conflicts_with = "store")]
     pub(super) interface: Option<String>,
+    /// Look at the central store of limiter-serve, and at nothing else
+    #[arg(long)]
+    pub(super) store: bool,
+    #[command(flatten)]
+    pub(super) serve: ServeArgs,
     /// Where maps and links would be pinned
     /// [default: what the configuration says, or /sys/fs/bpf/limiter]
     #[arg(long, value_name = "DIR", env = "LIMITER_PIN_DIR")]

@@ -144,6 +144,9 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Peers => block_on(peers::run(&client(), output)),
         Command::Attach(arguments) => block_on(attach::attach(&client(), output, arguments)),
         Command::Detach { interface } => block_on(attach::detach(&client(), output, &interface)),
+        Command::Doctor(arguments) if arguments.store => {
+            block_on(doctor::run_store(output, &arguments.serve.client()))
+        }
         Command::Doctor(arguments) => {
             let pin_dir = config::pin_dir(arguments.pin_dir, &global);
             let instance = global.instance.as_ref();

@@ -3,13 +3,14 @@
 
 mod host;
 mod interface;
+mod store;
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use api::Print;
+use api::{CentralReport, Print};
 use model::Explain as _;
 use model::instance::Instance;
 
@@ -124,6 +125,11 @@ pub(crate) fn examine(
         }
     }
     Diagnosis::new(interface, checks)
+}
+
+/// What `limiter-serve` has told of the central store.
+pub(crate) fn examine_store(report: &CentralReport) -> Diagnosis {
+    Diagnosis::new(None, store::checks(report))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod address;
 mod capture;
+mod central;
 mod change;
 mod changes;
 pub mod client;
@@ -33,6 +34,7 @@ pub mod text;
 mod top;
 
 pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
+pub use central::CentralReport;
 pub use change::{Applied, ConfirmReport, Diff, PendingReport, Replaced, Rule};
 pub use changes::ChangesReport;
 pub use cluster::{ClusterForgotten, ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
@@ -72,6 +74,7 @@ pub use status::{
     AttachReport, DetachReport, EventsReport, Health, OccupantReport, ServiceReport, StatusReport,
     StoreReport, VersionReport,
 };
+
 pub use suggest::{
     AlgorithmReport, LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent,
 };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::{KeyReport, TopKeysReport};
+use api::{CentralReport, KeyReport, TopKeysReport};
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
@@ -121,6 +121,7 @@ pub(crate) fn routes(service: Arc<Service>, token: Option<Arc<Token>>) -> Router
         .route("/v1/rules", get(rules))
         .route("/v1/top", get(top))
         .route("/v1/keys", get(key))
+        .route("/v1/store", get(store))
         .route("/json", post(json))
         .route("/metrics", get(page));
     guarded(routes, token)
@@ -506,6 +507,16 @@ async fn key(
         remaining: status.remaining,
         reset_s: status.reset.map(|reset| reset.as_secs_f64()),
     }))
+}
+
+async fn store(State(service): State<Arc<Service>>) -> Result<Json<CentralReport>, Problem> {
+    match &service.central {
+        Some(central) => Ok(Json(central.report())),
+        None => {
+            let detail = "no store is known: limiter-serve has no --store".into();
+            Err(Problem { status: StatusCode::NOT_FOUND, detail })
+        }
+    }
 }
 
 async fn page(State(service): State<Arc<Service>>) -> Result<Response, Problem> {

@@ -1,7 +1,8 @@
 //! A connection to the store, and calls of its script.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use decide::central::{Answers, Question, SCRIPT};
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
@@ -82,16 +83,18 @@ impl StoreError {
 
 /// What a store tells of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(super) struct Facts {
     /// Its version.
-    pub(crate) version: String,
+    pub(super) version: String,
     /// What it forgets where its memory is full.
-    pub(crate) eviction: Option<String>,
+    pub(super) eviction: Option<String>,
     /// Whether it keeps its memory on a disk: a journal, snapshots.
-    pub(crate) journal: Option<bool>,
-    pub(crate) snapshots: Option<bool>,
-    /// Its time, since 1970.
-    pub(crate) time: Duration,
+    pub(super) journal: Option<bool>,
+    pub(super) snapshots: Option<bool>,
+    /// How far its clock is ahead of this host's, ms.
+    pub(super) ahead_ms: i64,
+    /// How long a sign of life takes.
+    pub(super) round_trip: Duration,
 }
 
 /// A connection that many calls use at once.
@@ -135,8 +138,10 @@ impl Link {
         let loaded = connection.query(cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await?;
         let script = redis::from_redis_value(loaded).map_err(|_| StoreError::Answer)?;
         let mut link = Self { connection, script, settings: settings.clone(), facts };
+        let begun = Instant::now();
         // One that is slower than its answers may take is as good as silent.
         link.ping().await?;
+        link.facts.round_trip = begun.elapsed();
         Ok(link)
     }
 
@@ -309,7 +314,16 @@ impl Facts {
         }
         let time = connection.query(&cmd("TIME")).await?;
         let time: Option<(u64, u64)> = redis::from_redis_value(time).ok();
-        let (seconds, us) = time.unwrap_or_default();
+        let (seconds, us) = time.ok_or(StoreError::Answer)?;
+        let theirs = Duration::from_secs(seconds) + Duration::from_micros(us);
+        let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Few are allowed to ask that, and a service of somebody else may not tell.
+        let mut question = cmd("CONFIG");
+        question.arg("GET").arg("save");
+        let saved = connection.query(&question).await.ok();
+        let saved: Option<HashMap<String, String>> =
+            saved.and_then(|saved| redis::from_redis_value(saved).ok());
+        let snapshots = saved.and_then(|saved| Some(!saved.get("save")?.is_empty()));
         let version = match find("valkey_version") {
             Some(valkey) => format!("Valkey {valkey}"),
             None if version.is_empty() => version,
@@ -319,8 +333,9 @@ impl Facts {
             version,
             eviction: find("maxmemory_policy"),
             journal: find("aof_enabled").map(|on| on == "1"),
-            snapshots: find("rdb_last_save_time").map(|at| at != "0"),
-            time: Duration::from_secs(seconds) + Duration::from_micros(us),
+            snapshots,
+            ahead_ms: theirs.as_millis() as i64 - ours.as_millis() as i64,
+            round_trip: Duration::ZERO,
         })
     }
 }

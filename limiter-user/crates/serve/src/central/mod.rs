@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use api::CentralReport;
 use decide::central::{Answer, MAX_KEYS, Name, Question};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -19,8 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 pub(crate) use address::StoreAddress;
-pub(crate) use link::{Facts, StoreSettings};
-use link::{Link, StoreError};
+pub(crate) use link::StoreSettings;
+use link::{Facts, Link, StoreError};
 
 use crate::latency::Histogram;
 
@@ -66,8 +67,7 @@ pub(crate) struct Central {
 pub(crate) struct Health {
     up: AtomicBool,
     state: Mutex<State>,
-    /// Calls that were answered, and keys in them.
-    pub(crate) calls: AtomicU64,
+    /// Keys in calls that were answered.
     pub(crate) keys: AtomicU64,
     /// Calls that were not.
     pub(crate) failures: AtomicU64,
@@ -79,13 +79,12 @@ pub(crate) struct Health {
 
 /// Since when it fares so.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
-    /// Since when.
-    pub(crate) since: SystemTime,
+struct State {
+    since: SystemTime,
     /// Why it does not answer, if it does not.
-    pub(crate) problem: Option<String>,
+    problem: Option<String>,
     /// What it has told of itself last.
-    pub(crate) facts: Facts,
+    facts: Facts,
 }
 
 impl Default for State {
@@ -107,7 +106,7 @@ impl Health {
     }
 
     /// Since when it fares how.
-    pub(crate) fn state(&self) -> State {
+    fn state(&self) -> State {
         self.lock().clone()
     }
 
@@ -162,9 +161,28 @@ impl Central {
         &self.health
     }
 
-    /// Where it is.
-    pub(crate) fn address(&self) -> &StoreAddress {
-        &self.settings.address
+    /// All that is known of it.
+    pub(crate) fn report(&self) -> CentralReport {
+        let health = &self.health;
+        let State { since, problem, facts } = health.state();
+        let (sum, calls, _) = health.latency.read();
+        CentralReport {
+            address: self.settings.address.to_string(),
+            up: health.is_up(),
+            since_s: since.elapsed().unwrap_or_default().as_secs_f64(),
+            problem,
+            version: facts.version,
+            round_trip_us: facts.round_trip.as_micros() as u64,
+            call_us: (calls > 0).then(|| sum * 1e6 / calls as f64),
+            timeout_ms: self.settings.timeout.as_millis() as u64,
+            eviction: facts.eviction,
+            journal: facts.journal,
+            snapshots: facts.snapshots,
+            ahead_ms: facts.ahead_ms,
+            calls,
+            keys: health.keys.load(Ordering::Relaxed),
+            failures: health.failures.load(Ordering::Relaxed),
+        }
     }
 
     /// What the store answers to the questions of a decision; `None` if it does not in time.
@@ -297,9 +315,10 @@ async fn call(mut link: Link, batch: Vec<Job>, health: &Health) -> Result<(), St
     let questions: Vec<&Question> = batch.iter().flat_map(|job| &job.questions).collect();
     let begun = Instant::now();
     let answered = link.call(&first.since, &questions).await;
-    let counter = if answered.is_ok() { &health.calls } else { &health.failures };
-    counter.fetch_add(1, Ordering::Relaxed);
-    let answers = answered?;
+    let failed = |_: &StoreError| {
+        health.failures.fetch_add(1, Ordering::Relaxed);
+    };
+    let answers = answered.inspect_err(failed)?;
     health.keys.fetch_add(questions.len() as u64, Ordering::Relaxed);
     health.latency.count(1, begun.elapsed());
     let mut answers = answers.all.into_iter();
