@@ -37,10 +37,12 @@ pub mod pcap;
 pub mod process;
 pub mod program;
 pub mod reports;
+pub mod resp;
 pub mod screen;
 pub mod sender;
 pub mod serve;
 pub mod source;
+pub mod store;
 pub mod timeline;
 pub mod wiretap;
 pub mod zipf;
@@ -59,6 +61,7 @@ pub use observer::Observer;
 pub use program::Program;
 pub use sender::{Sender, Sent, Stream};
 pub use source::{v4, v6};
+pub use store::Store;
 pub use timeline::Timeline;
 
 /// Panics unless this process has root's privileges, which namespaces and XDP need.

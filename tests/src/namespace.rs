@@ -1,6 +1,7 @@
 //! Network namespaces that vanish with their value.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io,
     net::{Ipv4Addr, TcpStream},
@@ -107,12 +108,14 @@ impl Namespace {
     /// # Panics
     /// If the namespace is gone.
     #[must_use]
-    pub fn own(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let file = open(&self.path());
-        let mut command = tools::own(program);
-        // SAFETY: setns is a plain system call and async-signal-safe; the closure allocates nothing.
-        unsafe { command.pre_exec(move || enter(&file)) };
-        command
+    pub fn own(&self, program: impl AsRef<OsStr>) -> Command {
+        self.entrance().own(program)
+    }
+
+    /// A way into it for what outlives the borrow.
+    #[must_use]
+    pub fn entrance(&self) -> Entrance {
+        Entrance { path: self.path() }
     }
 
     /// Waits until somebody takes connections at a port of the loopback interface.
@@ -148,7 +151,38 @@ impl Namespace {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let path = self.path();
+        self.entrance().spawn_inside(work)
+    }
+}
+
+/// A way into a namespace, for what starts programs or threads there again and again. It does not keep
+/// the namespace.
+#[derive(Clone, Debug)]
+pub struct Entrance {
+    path: PathBuf,
+}
+
+impl Entrance {
+    /// As [`Namespace::own`].
+    ///
+    /// # Panics
+    /// If the namespace is gone.
+    #[must_use]
+    pub fn own(&self, program: impl AsRef<OsStr>) -> Command {
+        let file = open(&self.path);
+        let mut command = tools::own(program);
+        // SAFETY: setns is a plain system call and async-signal-safe; the closure allocates nothing.
+        unsafe { command.pre_exec(move || enter(&file)) };
+        command
+    }
+
+    /// As [`Namespace::spawn_inside`].
+    #[must_use]
+    pub fn spawn_inside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let path = self.path.clone();
         std::thread::spawn(move || {
             enter(&open(&path))
                 .unwrap_or_else(|error| panic!("cannot enter the namespace {path:?}: {error}"));

@@ -1,8 +1,8 @@
-//! `limiter-serve` with sockets and states of its own, and clients for two of its faces.
+//! `limiter-serve` with sockets and states of its own, and a client for its HTTP face.
 
 use std::{
     fs::{self, File},
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -18,6 +18,7 @@ use crate::{
     Namespace,
     cli::built_binary,
     process::{Background, wait_for},
+    resp::Resp,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -120,9 +121,7 @@ impl Serve {
     /// If it takes no connection.
     #[must_use]
     pub fn resp(&self) -> Resp {
-        let stream = UnixStream::connect(self.path("resp.sock")).expect("it takes a connection");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has a timeout");
-        Resp { stream: BufReader::new(stream) }
+        Resp::unix(&self.path("resp.sock")).expect("it takes a connection")
     }
 
     /// Sends an HTTP request with a body, and more lines in its head.
@@ -275,68 +274,4 @@ impl HttpAnswer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
-}
-
-/// A client that speaks the protocol of Redis.
-#[derive(Debug)]
-pub struct Resp {
-    stream: BufReader<UnixStream>,
-}
-
-impl Resp {
-    /// Sends bytes as they are.
-    ///
-    /// # Panics
-    /// If the connection is closed.
-    pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).expect("it reads");
-    }
-
-    /// Sends a command of texts with spaces between them, and reads the reply.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn ask(&mut self, command: &str) -> Value {
-        self.send(&encoded(command));
-        self.reply()
-    }
-
-    /// Reads a reply: numbers, texts, lists; an error is a text that begins with `-`.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn reply(&mut self) -> Value {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).expect("it answers");
-        let (kind, rest) = line.trim_end().split_at_checked(1).expect("a reply");
-        let number = || rest.parse().expect("a number");
-        match kind {
-            "-" => line.trim_end().into(),
-            "+" => rest.into(),
-            ":" => Value::from(rest.parse::<i64>().expect("a number")),
-            "*" => (0..number()).map(|_| self.reply()).collect(),
-            "$" => {
-                let mut text = vec![0; number() + 2];
-                self.stream.read_exact(&mut text).expect("a text");
-                String::from_utf8_lossy(&text[..text.len() - 2]).into()
-            }
-            _ => panic!("no reply: {line:?}"),
-        }
-    }
-
-    /// Whether the connection is closed, with nothing more to read.
-    pub fn is_closed(&mut self) -> bool {
-        self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
-    }
-}
-
-/// A command of texts with spaces between them, as clients write it.
-#[must_use]
-pub fn encoded(command: &str) -> Vec<u8> {
-    let texts: Vec<&str> = command.split(' ').collect();
-    let mut bytes = format!("*{}\r\n", texts.len());
-    for text in texts {
-        bytes += &format!("${}\r\n{text}\r\n", text.len());
-    }
-    bytes.into_bytes()
 }

@@ -57,6 +57,7 @@ mod serve;
 mod shadows;
 mod sketch;
 mod spoofed;
+mod store_harness;
 mod strategies;
 mod suggest;
 mod tools;

@@ -5,7 +5,8 @@ use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 use serde_json::json;
 use tests::{
     process::{self, wait_for},
-    serve::{Serve, encoded},
+    resp::encoded,
+    serve::Serve,
 };
 
 const RULES: &str = "

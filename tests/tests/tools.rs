@@ -26,6 +26,7 @@ fn command(need: Need) -> &'static [&'static str] {
         Need::Lint => &["lint"],
         Need::Bench => &["bench", "hash"],
         Need::Decide => &["bench", "decide"],
+        Need::Stores => &["stores"],
         Need::Dist => &["dist"],
         Need::Guest => &["dist", "--verify"],
         Need::Fresh => &["fresh"],
@@ -101,7 +102,8 @@ fn remedy(tool: &Tool) -> &'static str {
         Source::Debian(package) => package,
         Source::Rustup => "install rustup",
         Source::Component(name) | Source::Cargo(name) => name,
-        Source::Python(requirement) => requirement,
+        Source::Python(requirement) | Source::Wheel { requirement, .. } => requirement,
+        Source::Unpacked { packages, .. } => packages[0],
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{self, BufRead as _, BufReader, Read},
     os::unix::{fs::MetadataExt as _, process::CommandExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -15,13 +15,14 @@ use tools::{Tool, failure, root};
 
 use crate::progress::{Log, say};
 
-/// A command to run in the workspace root, with nothing on its stdin.
+/// A command to run, in the workspace root if nothing else is said, with nothing on its stdin.
 #[derive(Debug, Clone)]
 pub(crate) struct Cmd {
     program: OsString,
     args: Vec<OsString>,
     envs: Vec<(String, OsString)>,
     title: Option<String>,
+    folder: PathBuf,
 }
 
 impl Cmd {
@@ -32,7 +33,13 @@ impl Cmd {
 
     /// A program that this workspace has built, without arguments.
     pub(crate) fn own(program: impl AsRef<OsStr>) -> Self {
-        Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new(), title: None }
+        Self {
+            program: program.as_ref().into(),
+            args: Vec::new(),
+            envs: Vec::new(),
+            title: None,
+            folder: root().to_owned(),
+        }
     }
 
     /// The cargo that runs this program (so that the caller's toolchain is kept), with `args`.
@@ -61,6 +68,11 @@ impl Cmd {
         Self { title: Some(title.into()), ..self }
     }
 
+    /// Runs the command in another folder than the workspace's.
+    pub(crate) fn within(self, folder: PathBuf) -> Self {
+        Self { folder, ..self }
+    }
+
     /// The same command as root: itself if we are root, else through sudo.
     pub(crate) fn into_root(self) -> Result<Self> {
         if is_root()? {
@@ -74,7 +86,7 @@ impl Cmd {
             pair
         });
         let sudo = Self::new(&tools::SUDO).args(sudo_args()?);
-        Ok(sudo.args(pairs).args([&self.program]).args(&self.args))
+        Ok(sudo.within(self.folder).args(pairs).args([&self.program]).args(&self.args))
     }
 
     /// Echoes and runs the command with its output on stderr; an error if it fails.
@@ -154,7 +166,7 @@ impl Cmd {
         let mut command = tools::own(&self.program);
         command
             .args(&self.args)
-            .current_dir(root())
+            .current_dir(&self.folder)
             // Whoever asks a question would wait for ever for an answer that nobody sees the question of.
             .stdin(Stdio::null())
             .envs(self.envs.iter().map(|(key, value)| (key, value)));

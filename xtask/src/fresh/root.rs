@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{progress::Step, run::Cmd, workspace};
+use crate::{progress::Step, run::Cmd, setup, workspace};
 
 /// Where the tree lies in the root.
 const TREE: &str = "root/limiter";
@@ -220,9 +220,7 @@ fn mirrors(suite: &str) -> Result<Vec<String>> {
     if tools::APT_GET.find().is_none() {
         return Ok(Vec::new());
     }
-    let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
-    let text = Cmd::new(&tools::APT_GET).args(targets).capture()?;
-    Ok(sources(&text, suite))
+    Ok(sources(&setup::repositories()?, suite))
 }
 
 fn sources(repositories: &str, suite: &str) -> Vec<String> {

@@ -34,6 +34,12 @@ pub(super) fn install(tools: &[&Tool], log: &Log) -> Result<()> {
     }
 }
 
+/// The addresses that this machine's apt has packages from, one in each line.
+pub(crate) fn repositories() -> Result<String> {
+    let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
+    Cmd::new(&tools::APT_GET).args(targets).capture()
+}
+
 /// The one command that installs the packages of `tools` by hand.
 pub(super) fn advice(tools: &[&Tool]) -> String {
     let names = packages(tools).join(" ");

