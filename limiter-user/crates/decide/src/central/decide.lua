@@ -1,1 +1,722 @@
--- Decides on keys.
+-- Decides on keys that many hosts share. `central/mod.rs` packs what is asked, and reads what is returned.
+--
+-- KEYS[1] is the time at which the memory of this store began, the others are states. ARGV[i] asks about KEYS[i + 1].
+--
+-- Times are µs since 1970, and of token buckets ns from now on. Each number is a double, which is exact below 2^53. What is
+-- to be an integer for Redis is formatted: numbers are passed on as 1e+15. Redis 5 and later replicate what is written, so
+-- the time may be read before.
+
+local call, try = redis.call, redis.pcall
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local format, match, pack = string.format, string.match, struct.pack
+
+-- Products below it are exact, and so are their quotients rounded up or down: those have a bit more than they need.
+local EXACT = 2 ^ 52
+local NEVER = -1
+local FOREIGN, REFUSED = 2, 3
+local LAST, QUOTA_HAS_ROOM, QUOTA_IS_OVER, PARTIAL = 1, 2, 4, 8
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- The text under a key, `false` if there is none, and nothing if there is something else.
+local function text_of(name)
+  local text = try('GET', name)
+  if type(text) ~= 'table' then
+    return text
+  end
+end
+
+local since = tonumber(match(text_of(KEYS[1]) or '', '^%d+$'))
+if not since or since > now then
+  -- No marker, a foreign one, or one of a clock that was ahead: the memory begins now. A replica cannot set it, nor can a
+  -- full store. There it begins with each call, so that a bucket never has more than one unit.
+  since = now
+  try('SET', KEYS[1], format('%.0f', now))
+end
+local age = now - since
+
+-- An algorithm is made when a call asks for it: most calls are about one. It is a table of functions of a question `q`, and
+-- of the state `s` under its key. A state is as of now. Two questions about one key have the same.
+local make = {}
+
+-- What counts units has a share of its limit until its memory is as long as the window: one unit and what was earned since.
+-- So it is as if all of the limit but one unit had been used when the memory began, and had come back evenly.
+local function learns(kind)
+  local wait, renews = kind.wait, kind.renews
+
+  function kind.room(q, s)
+    return max(0, q.earned - kind.used(q, s))
+  end
+
+  function kind.wait(q, s, cost)
+    local least = wait(q, s, cost)
+    if q.earned == q.limit or cost > q.limit then
+      return least
+    end
+    -- What is used now may count less by then. So this may be too long, and never too short.
+    local missing = kind.used(q, s) + cost - 1
+    if missing < q.earned then
+      return least
+    end
+    return max(least, min(q.window, ceil(missing * q.window / q.limit)) - age)
+  end
+
+  function kind.renews(q, s)
+    return max(renews(q, s), q.window - age)
+  end
+
+  return kind
+end
+
+local function earned(q)
+  if age < q.window then
+    return min(q.limit, 1 + floor(q.limit * age / q.window))
+  end
+  return q.limit
+end
+
+-- The token bucket (GCRA). Its state is when it will be full again, ns since 1970: digits that Redis stores as an integer.
+-- Here it is the debt, ns: how long until then.
+function make.g()
+  local kind = {}
+
+  function kind.terms(q, us, ns, burst)
+    local interval = us * 1000 + ns
+    if 2 * burst * interval > EXACT then
+      -- Takes weeks to fill. Whole µs have three zeros less in binary, too, so that all sums stay exact.
+      interval = (ns > 0 and us + 1 or us) * 1000
+    end
+    q.limit, q.interval, q.tolerance = burst, interval, burst * interval
+    -- A bucket that was forgotten began with one unit.
+    q.floor = (burst - 1) * interval - age * 1000
+  end
+
+  function kind.read(_, name)
+    local text = text_of(name)
+    if text == false then
+      return { debt = 0 }
+    end
+    local us, ns = match(text or '', '^(%d+)(%d%d%d)$')
+    return us and #us <= 16 and { debt = (us - now) * 1000 + ns, exists = true }
+  end
+
+  -- A state under another limit may owe more than this one's: an empty bucket, and as much that was used already.
+  local function adopted(q, s)
+    return min(s.debt, 2 * q.tolerance)
+  end
+
+  local function debt(q, s)
+    return max(0, q.floor, adopted(q, s))
+  end
+
+  -- More than the bucket holds costs a tick more than all of it, as on a host.
+  local function price(q, cost)
+    return cost > q.limit and q.tolerance + 2 or cost * q.interval
+  end
+
+  function kind.adopt(q, s)
+    local before = s.debt
+    s.debt = adopted(q, s)
+    return s.debt < before
+  end
+
+  function kind.room(q, s)
+    return max(0, floor((q.tolerance - debt(q, s)) / q.interval))
+  end
+
+  function kind.wait(q, s, cost)
+    if cost > q.limit then
+      return NEVER
+    end
+    return max(0, ceil((debt(q, s) + cost * q.interval - q.tolerance) / 1000))
+  end
+
+  function kind.charge(q, s, cost)
+    s.debt = debt(q, s) + cost * q.interval
+  end
+
+  function kind.owe(q, s, cost)
+    local before = debt(q, s)
+    s.debt = min(before + price(q, cost), 2 * q.tolerance)
+    return floor((s.debt - before) / q.interval)
+  end
+
+  function kind.refund(q, s, cost)
+    s.debt = adopted(q, s) - price(q, cost)
+  end
+
+  function kind.renews(q, s)
+    return ceil(debt(q, s) / 1000)
+  end
+
+  function kind.reset(s)
+    s.debt = 0
+  end
+
+  function kind.write(s)
+    local us = floor(s.debt / 1000)
+    local text = format('%.0f%03.0f', now + us, s.debt - us * 1000)
+    return s.debt > 0 and text, now + ceil(s.debt / 1000)
+  end
+
+  return kind
+end
+
+-- The fixed window `index:count`, or the sliding one `index:previous:current`. Windows begin at multiples of their length.
+local function window(slides)
+  local kind = {}
+  local form = slides and '^(%d+):(%d+):(%d+)$' or '^(%d+):()(%d+)$'
+
+  function kind.terms(q, limit, length)
+    q.limit, q.window = limit, length
+    q.earned = earned(q)
+    -- What is owed has as many bits as twice the limit, as on a host.
+    q.most = 2 ^ select(2, math.frexp(2 * limit)) - 1
+    -- Weights are products of a count and a time. Where those would not be exact, time has coarser units. They are rounded
+    -- so that a weight is never too small.
+    q.unit = 1
+    while limit * length / q.unit > EXACT do
+      q.unit = q.unit * 2
+    end
+    q.units = floor(length / q.unit)
+  end
+
+  function kind.read(q, name)
+    local text, length = text_of(name), q.window
+    local s = { index = floor(now / length), previous = 0, current = 0, length = length }
+    s.elapsed = now - s.index * length
+    if text == false then
+      return s
+    end
+    s.exists = true
+    local index, previous, current = match(text or '', form)
+    index, current = tonumber(index), tonumber(current)
+    if not index or index * length > EXACT then
+      return nil
+    end
+    if index >= s.index then
+      if index > s.index then
+        -- The clock has gone back. Time stands still until it has caught up.
+        s.index, s.elapsed = index, 0
+      end
+      s.previous, s.current = slides and tonumber(previous) or 0, current
+    elseif slides and index == s.index - 1 then
+      s.previous = current
+    end
+    -- Another limit's may be larger. What was owed was admitted to nobody, so the next window counts none of it.
+    s.previous, s.current = min(s.previous, q.limit), min(s.current, q.most)
+    return s
+  end
+
+  local function weight(q, previous, elapsed)
+    if previous == 0 then
+      return 0
+    end
+    return ceil(previous * ceil((q.window - elapsed) / q.unit) / q.units)
+  end
+
+  function kind.used(q, s)
+    return s.current + weight(q, s.previous, s.elapsed)
+  end
+
+  function kind.wait(q, s, cost)
+    if cost > q.limit then
+      return NEVER
+    end
+    if kind.used(q, s) + cost <= q.limit then
+      return 0
+    end
+    local before, previous, current, elapsed = 0, s.previous, s.current, s.elapsed
+    if current + cost > q.limit then
+      -- Not in this window.
+      before = q.window - elapsed
+      previous, current, elapsed = slides and min(current, q.limit) or 0, 0, 0
+    end
+    if current + weight(q, previous, elapsed) + cost <= q.limit then
+      return before
+    end
+    -- How much before the end of the window what came before it weighs so little.
+    local left = floor((q.limit - current - cost) * q.units / previous) * q.unit
+    return before + q.window - elapsed - left
+  end
+
+  function kind.charge(_, s, cost)
+    s.current = s.current + cost
+  end
+
+  function kind.owe(q, s, cost)
+    local before = s.current
+    s.current = min(before + cost, q.most)
+    return s.current - before
+  end
+
+  function kind.refund(_, s, cost)
+    s.current = max(0, s.current - cost)
+  end
+
+  -- When all of it counts no more.
+  local function ends(s)
+    if s.current > 0 then
+      return (s.index + (slides and 2 or 1)) * s.length
+    end
+    return s.previous > 0 and (s.index + 1) * s.length or now
+  end
+
+  function kind.renews(_, s)
+    return ends(s) - now
+  end
+
+  function kind.reset(s)
+    s.previous, s.current = 0, 0
+  end
+
+  function kind.write(s)
+    local text = format('%.0f:%.0f', s.index, s.current)
+    if slides then
+      text = format('%.0f:%.0f:%.0f', s.index, s.previous, s.current)
+    end
+    local ending = ends(s)
+    return ending > now and text, ending
+  end
+
+  return learns(kind)
+end
+
+function make.f()
+  return window(false)
+end
+
+function make.s()
+  return window(true)
+end
+
+-- Parts of a window, `index:count,count,…`: the part that time was in, its count, and those of the parts before. As many
+-- parts as the window has count, and the one that time is in. The name of the key tells their length and number.
+function make.p()
+  local kind = {}
+
+  function kind.terms(q, limit, part, parts)
+    q.limit, q.part, q.window, q.counters = limit, part, part * parts, parts + 1
+    q.earned = earned(q)
+  end
+
+  function kind.read(q, name)
+    local text, index, counters = text_of(name), floor(now / q.part), q.counters
+    local s = { index = index, part = q.part, counters = counters, sum = 0 }
+    for i = 1, counters do
+      s[i] = 0
+    end
+    if text == false then
+      return s
+    end
+    s.exists = true
+    local last, counts = match(text or '', '^(%d+):([%d,]*%d)$')
+    last = tonumber(last)
+    if not last or last * q.part > EXACT then
+      return nil
+    end
+    -- If the clock has gone back, time stands still until it has caught up.
+    s.index = max(index, last)
+    local i = s.index - last
+    for count in string.gmatch(counts, '%d+') do
+      i = i + 1
+      if i > counters then
+        break
+      end
+      s[i] = tonumber(count)
+      s.sum = s.sum + s[i]
+    end
+    return s
+  end
+
+  function kind.used(_, s)
+    return s.sum
+  end
+
+  -- When the i-th of the parts counts no more.
+  local function ends(s, i)
+    return (s.index - (i - 1) + s.counters) * s.part
+  end
+
+  function kind.wait(q, s, cost)
+    if cost > q.limit then
+      return NEVER
+    end
+    local missing = s.sum + cost - q.limit
+    if missing <= 0 then
+      return 0
+    end
+    local i = s.counters
+    while missing > s[i] do
+      missing = missing - s[i]
+      i = i - 1
+    end
+    return ends(s, i) - now
+  end
+
+  function kind.charge(_, s, cost)
+    s[1], s.sum = s[1] + cost, s.sum + cost
+  end
+
+  function kind.owe(q, s, cost)
+    local owed = min(cost, max(0, 2 * q.limit - s.sum))
+    kind.charge(q, s, owed)
+    return owed
+  end
+
+  function kind.refund(_, s, cost)
+    -- The latest first: what was charged by mistake is more likely there.
+    for i = 1, s.counters do
+      local back = min(cost, s[i])
+      s[i], s.sum, cost = s[i] - back, s.sum - back, cost - back
+    end
+  end
+
+  local function ending(s)
+    for i = 1, s.counters do
+      if s[i] > 0 then
+        return ends(s, i)
+      end
+    end
+    return now
+  end
+
+  function kind.renews(_, s)
+    return ending(s) - now
+  end
+
+  function kind.reset(s)
+    kind.refund(nil, s, s.sum)
+  end
+
+  function kind.write(s)
+    if s.sum == 0 then
+      return nil
+    end
+    local counts, last = {}, 0
+    for i = 1, s.counters do
+      counts[i] = format('%.0f', s[i])
+      last = s[i] > 0 and i or last
+    end
+    return format('%.0f:', s.index) .. table.concat(counts, ',', 1, last), ending(s)
+  end
+
+  return learns(kind)
+end
+
+-- The log, a sorted set: a member for each unit, whose score is when it was used. A member is that time as well, or one
+-- more than the last one: so all differ, and are in the order of their use, whatever the clock does.
+--
+-- A state is what is to be done to the set: `dropped` of its oldest, `popped` of its latest, and `added` ones. It has at most
+-- as many as the limit, so that reading some of them one by one costs less than reading all.
+function make.l()
+  local kind = {}
+
+  function kind.terms(q, limit, length)
+    q.limit, q.window = limit, length
+    q.earned = earned(q)
+  end
+
+  function kind.read(q, name)
+    local s = { length = q.window, at = now, last = 0, stored = 0, dropped = 0, popped = 0, added = 0 }
+    local latest = try('ZREVRANGE', name, 0, 0, 'WITHSCORES')
+    if latest.err then
+      return nil
+    end
+    if not latest[1] then
+      return s
+    end
+    s.exists = true
+    local score = tonumber(latest[2])
+    s.last = tonumber(match(latest[1], '^%d+$'))
+    if not s.last or s.last > EXACT or score > EXACT then
+      return nil
+    end
+    if score + s.length > now then
+      -- If the clock has gone back, time stands still until it has caught up.
+      s.at = max(now, score)
+      s.stored = call('ZCOUNT', name, format('(%.0f', s.at - s.length), '+inf')
+    end
+    return s
+  end
+
+  function kind.used(_, s)
+    return s.stored - s.dropped - s.popped + s.added
+  end
+
+  -- When the unit leaves that has so many before it.
+  local function leaves(s, before)
+    local rank = s.dropped + before
+    if rank >= s.stored - s.popped then
+      return s.at + s.length
+    end
+    -- Counted from the end: those that have left already are still in the set.
+    local found = call('ZRANGE', s.name, rank - s.stored, rank - s.stored, 'WITHSCORES')
+    return tonumber(found[2]) + s.length
+  end
+
+  function kind.wait(q, s, cost)
+    if cost > q.limit then
+      return NEVER
+    end
+    local missing = kind.used(q, s) + cost - q.limit
+    if missing <= 0 or cost == 0 then
+      return 0
+    end
+    return leaves(s, missing - 1) - now
+  end
+
+  function kind.charge(_, s, cost)
+    s.added = s.added + cost
+  end
+
+  function kind.owe(q, s, cost)
+    cost = min(cost, q.limit)
+    s.added = s.added + cost
+    -- Who has used more than the log remembers waits for the last ones of it.
+    local excess = max(0, kind.used(q, s) - q.limit)
+    local dropped = min(excess, s.stored - s.dropped - s.popped)
+    s.dropped, s.added = s.dropped + dropped, s.added - (excess - dropped)
+    return cost
+  end
+
+  function kind.refund(_, s, cost)
+    local back = min(cost, s.added)
+    s.added = s.added - back
+    s.popped = s.popped + min(cost - back, s.stored - s.dropped - s.popped)
+  end
+
+  function kind.renews(q, s)
+    local used = kind.used(q, s)
+    return used > 0 and leaves(s, used - 1) - now or 0
+  end
+
+  function kind.reset(s)
+    s.popped, s.added = s.stored - s.dropped, 0
+  end
+
+  function kind.apply(s)
+    local kept = s.stored - s.dropped - s.popped + s.added
+    if kept == 0 then
+      return s.exists and try('DEL', s.name)
+    end
+    local ending = leaves(s, kept - 1)
+    if s.added > 0 then
+      -- First of all, as a full store refuses nothing but this, and that only where nothing was written before.
+      local score, first = format('%.0f', s.at), max(s.at, s.last + 1)
+      local units = { 'ZADD', s.name }
+      for i = 0, s.added - 1 do
+        units[#units + 1] = score
+        units[#units + 1] = format('%.0f', first + i)
+      end
+      local done = try(unpack(units))
+      if type(done) == 'table' and done.err then
+        return done
+      end
+    end
+    if s.popped > 0 then
+      try('ZREMRANGEBYRANK', s.name, -(s.popped + s.added), -(s.added + 1))
+    end
+    -- All that have left, and what was dropped.
+    try('ZREMRANGEBYRANK', s.name, 0, -(kept + 1))
+    return try('PEXPIREAT', s.name, format('%.0f', ceil(ending / 1000)))
+  end
+
+  return learns(kind)
+end
+
+-- What is asked, and the state that it is asked of; none where there is a foreign value.
+local count = #ARGV
+local questions, states, known, kinds = {}, {}, {}, {}
+for i = 1, count do
+  local letter, act, role, flags, cost, a, b, c = struct.unpack('>c1c1c1BI8I8I8I8', ARGV[i])
+  local kind, name = kinds[letter], KEYS[i + 1]
+  if not kind then
+    kind = make[letter]()
+    kinds[letter] = kind
+  end
+  -- With all of its fields, as a table that grows is made anew each time.
+  local q = {
+    name = name, kind = kind, act = act, role = role, flags = flags, cost = cost, first = 1,
+    partial = bit.band(flags, PARTIAL) ~= 0, state = false, admitted = false, changes = false,
+    limit = 0, window = 0, earned = 0, interval = 0, tolerance = 0, floor = 0,
+    status = FOREIGN, charged = 0, remaining = 0, wait = 0, renews = 0,
+  }
+  kind.terms(q, a, b, c)
+  local s = known[name]
+  if s == nil then
+    s = kind.read(q, name) or false
+    known[name] = s
+    if s then
+      s.kind, s.name = kind, name
+      states[#states + 1] = s
+    end
+  end
+  -- A name has the algorithm in it, so that no two share one.
+  q.state = s and s.kind == kind and s
+  questions[i] = q
+end
+
+-- Does to a key what is asked, and notes how it stands after that: whether there was room.
+local function ask(q, act, cost)
+  local kind, s = q.kind, q.state
+  local asked = cost
+  if q.partial and act ~= 'o' and act ~= 'r' then
+    -- A part is enough, if it is one unit.
+    asked = min(cost, 1)
+    cost = max(asked, min(cost, kind.room(q, s)))
+  end
+  local admitted, charged = true, 0
+  if act == 'r' then
+    kind.refund(q, s, cost)
+  elseif act == 'z' then
+    kind.reset(s)
+  else
+    admitted = kind.wait(q, s, cost) == 0
+    if act ~= 'p' and cost > 0 then
+      if admitted then
+        kind.charge(q, s, cost)
+        charged = cost
+      elseif act == 'o' then
+        charged = kind.owe(q, s, cost)
+      end
+    end
+  end
+  if charged > 0 or act == 'r' or act == 'z' then
+    s.changed, q.changes = true, true
+  elseif act ~= 'p' and cost > 0 and kind.adopt and kind.adopt(q, s) then
+    -- What another limit owed more is forgotten by who asks, and not by who looks.
+    s.changed, q.changes = true, true
+  end
+  q.admitted, q.status, q.charged = admitted, admitted and 1 or 0, charged
+  q.remaining, q.wait, q.renews = kind.room(q, s), kind.wait(q, s, asked), kind.renews(q, s)
+  return admitted
+end
+
+-- What gives something back is never denied.
+local function is_over(q)
+  return not q.admitted and (q.act == 't' or q.act == 'p')
+end
+
+-- Whether a decision is over, and whether that is due to its quotas alone: all of them are over, those that are kept
+-- elsewhere as well.
+local function over(first, last)
+  local flags = questions[last].flags
+  local quotas, room = bit.band(flags, QUOTA_IS_OVER) ~= 0, bit.band(flags, QUOTA_HAS_ROOM) ~= 0
+  for i = first, last do
+    local q = questions[i]
+    if q.role == 'e' and is_over(q) then
+      return true, false
+    elseif q.role == 'q' then
+      quotas, room = true, room or not is_over(q)
+    end
+  end
+  return quotas and not room, true
+end
+
+-- Charges all keys of a decision or none, as `settle` of `decider.rs` does.
+local function decide(first, last)
+  local several = first < last or bit.band(questions[last].flags, QUOTA_IS_OVER) ~= 0
+  local whole = true
+  for i = first, last do
+    whole = whole and questions[i].state
+  end
+  if several then
+    for i = first, last do
+      local q = questions[i]
+      if q.state then
+        ask(q, 'p', q.cost)
+      end
+    end
+  end
+  if not whole then
+    return
+  end
+  if not several or not over(first, last) then
+    for i = first, last do
+      local q = questions[i]
+      if not several or q.act ~= 'p' then
+        ask(q, q.act, q.cost)
+        if q.role == 'e' and is_over(q) then
+          break
+        end
+      end
+    end
+    if several and over(first, last) then
+      -- A key came twice, and had no room for the second one.
+      for i = first, last do
+        local q = questions[i]
+        if q.act == 't' and q.charged > 0 then
+          ask(q, 'r', q.charged)
+        end
+      end
+    end
+  end
+  local denied, by_quotas = over(first, last)
+  if denied and by_quotas then
+    -- What is denied may be what was used already: a debit after the fact.
+    for i = first, last do
+      local q = questions[i]
+      if q.role == 'q' and q.act == 't' then
+        ask(q, 'o', q.cost)
+      end
+    end
+  end
+end
+
+local first = 1
+for i = 1, count do
+  questions[i].first = first
+  if i == count or bit.band(questions[i].flags, LAST) ~= 0 then
+    decide(first, i)
+    first = i + 1
+  end
+end
+
+-- Writes what has changed. A store refuses the first write of a script or none of them, so no decision is written by half.
+local refused = false
+for _, s in ipairs(states) do
+  if s.changed then
+    local done
+    if s.kind.apply then
+      done = s.kind.apply(s)
+    else
+      local text, ending = s.kind.write(s)
+      if text then
+        -- The ms in which it ends still has it.
+        done = try('SET', s.name, text, 'PXAT', format('%.0f', ceil(ending / 1000)))
+      elseif s.exists then
+        -- As good as new.
+        done = try('DEL', s.name)
+      end
+    end
+    refused = type(done) == 'table' and done.err
+    if refused then
+      break
+    end
+    s.changed = false
+  end
+end
+if refused then
+  local from = {}
+  for i = 1, count do
+    local q = questions[i]
+    if q.changes and q.state.changed then
+      from[q.first] = true
+    end
+  end
+  for i = 1, count do
+    local q = questions[i]
+    if from[q.first] then
+      q.status, q.charged, q.remaining, q.wait, q.renews = REFUSED, 0, 0, 0, 0
+    end
+  end
+end
+
+local answers = { pack('>I8', now) }
+for i = 1, count do
+  local q = questions[i]
+  answers[i + 1] = pack('>BI8I8i8I8', q.status, q.charged, q.remaining, q.wait, q.renews)
+end
+return table.concat(answers)
