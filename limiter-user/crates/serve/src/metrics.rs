@@ -123,6 +123,7 @@ fn encode_store(health: &Health, to: &mut DescriptorEncoder<'_>) -> Result<(), E
     let counters = [
         ("store_keys", "Keys that the store has decided on", &health.keys),
         ("store_failures", "Calls of the store that were not answered", &health.failures),
+        ("store_unusable", "Keys whose state in the store cannot be used", &health.unusable),
         (
             "store_turned_away",
             "Decisions that the store was not asked about, as too many were waiting",

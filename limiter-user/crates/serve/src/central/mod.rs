@@ -37,6 +37,9 @@ const MAX_LOOK: usize = 512;
 /// Calls in a row that fail before the store is no more asked.
 const MAX_FAILURES: u32 = 3;
 
+/// How often it is told at the most that a state cannot be used.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+
 /// How often a store that nobody asks has to give a sign of life.
 const BEAT: Duration = Duration::from_millis(250);
 
@@ -71,6 +74,8 @@ pub(crate) struct Health {
     pub(crate) keys: AtomicU64,
     /// Calls that were not.
     pub(crate) failures: AtomicU64,
+    /// Keys whose state cannot be used.
+    pub(crate) unusable: AtomicU64,
     /// Decisions that did not wait, as too many did.
     pub(crate) turned_away: AtomicU64,
     /// How long calls took.
@@ -85,12 +90,14 @@ struct State {
     problem: Option<String>,
     /// What it has told of itself last.
     facts: Facts,
+    /// When it was told last that an answer is none.
+    complained: Option<Instant>,
 }
 
 impl Default for State {
     fn default() -> Self {
         let problem = Some("it was not asked yet".into());
-        Self { since: SystemTime::now(), problem, facts: Facts::default() }
+        Self { since: SystemTime::now(), problem, facts: Facts::default(), complained: None }
     }
 }
 
@@ -124,6 +131,22 @@ impl Health {
         }
         state.problem = None;
         state.facts = facts.clone();
+    }
+
+    /// Tells of an answer that is none, once in a while.
+    fn complain(&self, question: &Question, answer: &Answer) {
+        let problem = match answer {
+            Answer::Standing(..) => return,
+            Answer::Foreign => "is no state of a limit: delete it, if nobody else needs it",
+            Answer::ReadOnly => "cannot be written: the store is full, or a replica",
+        };
+        self.unusable.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        if state.complained.is_none_or(|at| at.elapsed() >= COMPLAINT_PAUSE) {
+            state.complained = Some(Instant::now());
+            let key = String::from_utf8_lossy(&question.key);
+            tracing::warn!("{key} {problem}; on_error says what is answered about it");
+        }
     }
 
     fn fall(&self, why: &StoreError) {
@@ -164,7 +187,7 @@ impl Central {
     /// All that is known of it.
     pub(crate) fn report(&self) -> CentralReport {
         let health = &self.health;
-        let State { since, problem, facts } = health.state();
+        let State { since, problem, facts, .. } = health.state();
         let (sum, calls, _) = health.latency.read();
         CentralReport {
             address: self.settings.address.to_string(),
@@ -321,6 +344,9 @@ async fn call(mut link: Link, batch: Vec<Job>, health: &Health) -> Result<(), St
     let answers = answered.inspect_err(failed)?;
     health.keys.fetch_add(questions.len() as u64, Ordering::Relaxed);
     health.latency.count(1, begun.elapsed());
+    for (question, answer) in questions.iter().zip(&answers.all) {
+        health.complain(question, answer);
+    }
     let mut answers = answers.all.into_iter();
     for job in batch {
         let own = answers.by_ref().take(job.questions.len()).collect();
