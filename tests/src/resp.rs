@@ -30,6 +30,33 @@ impl Stream for TcpStream {
     }
 }
 
+/// A reply as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Any bytes, or a status.
+    Bytes(Vec<u8>),
+    /// An error, without the sign before it.
+    Error(String),
+    /// A number.
+    Number(i64),
+    /// A list.
+    List(Vec<Self>),
+    /// Nothing.
+    Null,
+}
+
+impl From<Reply> for Value {
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(&bytes).into(),
+            Reply::Error(text) => format!("-{text}").into(),
+            Reply::Number(number) => number.into(),
+            Reply::List(list) => list.into_iter().map(Self::from).collect(),
+            Reply::Null => Self::Null,
+        }
+    }
+}
+
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Resp {
@@ -108,6 +135,15 @@ impl Resp {
         self.try_reply()
     }
 
+    /// Sends a command of any bytes, and reads the reply.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn call_bytes(&mut self, command: &[impl AsRef<[u8]>]) -> Reply {
+        self.send(&encoded_texts(command));
+        self.read().expect("it answers")
+    }
+
     /// Reads a reply: numbers, texts, lists, null; an error is a text that begins with `-`.
     ///
     /// # Panics
@@ -124,21 +160,26 @@ impl Resp {
     /// # Panics
     /// If what comes is no reply.
     pub fn try_reply(&mut self) -> io::Result<Value> {
+        self.read().map(Value::from)
+    }
+
+    fn read(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let whole = line.strip_suffix("\r\n").and_then(|line| line.split_at_checked(1));
         let Some((kind, rest)) = whole else { return Err(io::ErrorKind::UnexpectedEof.into()) };
         let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("no number: {line:?}"));
         Ok(match kind {
-            "-" => line.trim_end().into(),
-            "+" => rest.into(),
-            ":" => number().into(),
-            "*" | "$" if number() < 0 => Value::Null,
-            "*" => (0..number()).map(|_| self.try_reply()).collect::<io::Result<_>>()?,
+            "-" => Reply::Error(rest.to_owned()),
+            "+" => Reply::Bytes(rest.into()),
+            ":" => Reply::Number(number()),
+            "*" | "$" if number() < 0 => Reply::Null,
+            "*" => Reply::List((0..number()).map(|_| self.read()).collect::<io::Result<_>>()?),
             "$" => {
-                let mut text = vec![0; usize::try_from(number()).unwrap_or_default() + 2];
-                self.stream.read_exact(&mut text)?;
-                String::from_utf8_lossy(&text[..text.len() - 2]).into()
+                let mut bytes = vec![0; usize::try_from(number()).unwrap_or_default() + 2];
+                self.stream.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                Reply::Bytes(bytes)
             }
             _ => panic!("no reply: {line:?}"),
         })
@@ -158,7 +199,12 @@ pub fn encoded(command: &str) -> Vec<u8> {
 
 /// A command of any texts, as clients write it.
 #[must_use]
-pub fn encoded_texts(command: &[&str]) -> Vec<u8> {
-    let texts = command.iter().map(|text| format!("${}\r\n{text}\r\n", text.len()));
-    format!("*{}\r\n{}", command.len(), texts.collect::<String>()).into_bytes()
+pub fn encoded_texts(command: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for text in command.iter().map(AsRef::as_ref) {
+        bytes.extend(format!("${}\r\n", text.len()).bytes());
+        bytes.extend(text);
+        bytes.extend(b"\r\n");
+    }
+    bytes
 }

@@ -12,9 +12,7 @@ use tests::{
     cli::{answer, limiter_binary},
     process::wait_for,
     serve::Serve,
-    store::{
-        Cluster, MASTER, Proxy, Sentinels, Store, StoreOptions, Tls, own_address, own_port,
-    },
+    store::{Cluster, MASTER, Proxy, Sentinels, Store, StoreOptions, Tls, own_address, own_port},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -463,7 +463,7 @@ fn settle<M: AsRef<[AtomicU64]>>(states: &States<M>, subjects: &mut [Subject], n
         for subject in open.filter(|subject| !several || subject.act != Act::Peek) {
             let admitted = subject.ask(states, subject.act, now);
             subject.charged = admitted && subject.act == Act::Take;
-            if !admitted && subject.role == Role::Enforced {
+            if subject.is_over() && subject.role == Role::Enforced {
                 break;
             }
         }

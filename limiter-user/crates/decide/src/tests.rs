@@ -203,6 +203,16 @@ fn quotas_deny_only_together_and_owe_what_was_used_already() {
 }
 
 #[test]
+fn what_is_owed_beyond_a_limit_keeps_no_other_key_from_being_charged() {
+    let server = Server::new(EXAMPLE);
+    let (foo, bar): (&[Entry<'_>], &[Entry<'_>]) = (&[("foo", "a")], &[("foo", "a"), ("bar", "x")]);
+    let debit = Item { act: Act::Owe, cost: 3, ..item(foo) };
+    assert!(!server.ask(&[debit, item(bar)]).over);
+    let left = |entries| server.ask(&[Item { cost: 0, ..item(entries) }]).statuses[0].remaining;
+    assert_eq!((left(foo), left(bar)), (0, 2));
+}
+
+#[test]
 fn units_are_given_back() {
     let server = Server::new(EXAMPLE);
     let entries: &[Entry<'_>] = &[("foo", "a")];

@@ -13,6 +13,9 @@ use crate::act::{Act, Standing};
 use crate::decider::Role;
 use crate::rules::Entry;
 
+#[cfg(test)]
+mod tests;
+
 /// The script. Its first key is [`Name::since`] of all that follow.
 pub const SCRIPT: &str = include_str!("decide.lua");
 
@@ -38,7 +41,8 @@ pub const LAST: u8 = 1;
 pub const QUOTA_HAS_ROOM: u8 = 2;
 /// All quotas that are kept elsewhere are used up, and there are some.
 pub const QUOTA_IS_OVER: u8 = 4;
-/// As many units as have room are to be used, and not all or none.
+/// As many units as have room are to be used, and not all or none: the key is over if that is none. Its wait is that for one
+/// unit more.
 pub const PARTIAL: u8 = 8;
 
 /// What is asked about one key.
