@@ -11,7 +11,7 @@ use tests::{
     Namespace,
     process::{output, wait_for},
     resp::Resp,
-    store::{Direction, Proxy, Store, StoreOptions, Tls, Version},
+    store::{Cluster, Direction, Proxy, Sentinels, Store, StoreOptions, Tls, Version},
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -143,4 +143,36 @@ fn a_store_in_a_namespace_has_its_port_there() {
         assert!(Resp::tcp(address).is_err(), "not on this host");
     }
     assert_ne!(store.address().ip(), Ipv4Addr::LOCALHOST);
+}
+
+#[test]
+fn a_cluster_sends_clients_to_the_owner_of_a_key() {
+    let mut cluster = Cluster::start(&StoreOptions::default().login("limiter", "secret"));
+    let owners: Vec<_> = ["a", "b", "c", "d"].map(|key| cluster.owner_of(key)).into();
+    assert!((0..3).all(|node| owners.contains(&node)), "{owners:?}");
+    let (owner, other) = (owners[0], (owners[0] + 1) % 3);
+    assert_eq!(cluster.client_of("a").ask("SET a 1"), "OK");
+    let moved = cluster.nodes()[other].ask("GET a");
+    let address = cluster.nodes()[owner].address().to_string();
+    let (kind, place) = moved.as_str().and_then(|text| text.rsplit_once(' ')).expect("an answer");
+    assert!(kind.starts_with("-MOVED ") && place == address, "{moved} {address}");
+    cluster.node(owner).restart();
+    cluster.wait_whole();
+    assert_eq!(cluster.client_of("a").ask("GET a"), Value::Null);
+}
+
+#[test]
+fn sentinels_put_a_replica_in_the_place_of_the_master() {
+    let mut all = Sentinels::start(&StoreOptions::default().login("limiter", "secret"));
+    assert_eq!(all.master(), 0);
+    assert_eq!(all.addresses().len(), 3);
+    assert_eq!(all.stores()[0].ask("SET key 1"), "OK");
+    assert_eq!(all.stores()[0].ask("WAIT 1 5000"), 1);
+    assert_eq!(all.kill_master(), 1);
+    assert_eq!(all.stores()[1].ask("GET key"), "1");
+    assert_eq!(all.stores()[1].ask("SET key 2"), "OK");
+    // A master that comes back takes itself for one until a sentinel looks, every 10 s.
+    all.store(0).restart();
+    assert_eq!(all.stores()[0].ask("SET key 3"), "OK");
+    assert_eq!(all.master(), 1);
 }

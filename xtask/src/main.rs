@@ -23,6 +23,7 @@ mod progress;
 mod run;
 mod schedules;
 mod setup;
+mod stores;
 mod test;
 mod verifier;
 mod words;
@@ -82,6 +83,8 @@ enum Command {
     Guests(guests::Args),
     /// Try every order in which two CPUs can meet in one decision
     Schedules,
+    /// Run the tests of a central store with each version of Redis and Valkey
+    Stores(stores::Args),
     /// Print what the kernel's verifier makes of the program, and whether that has grown
     Verifier(verifier::Args),
 }
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => kernels::command(&args),
         Command::Guests(args) => guests::command(&args),
         Command::Schedules => schedules::command(),
+        Command::Stores(args) => stores::command(&args),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Docs => docs::command().map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),

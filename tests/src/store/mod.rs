@@ -4,8 +4,10 @@
 //! machine has. [`Proxy`] stands between it and a client where the network is to be slow or cut.
 
 mod certificates;
+mod cluster;
 mod options;
 mod proxy;
+mod sentinel;
 
 use std::{
     fs::{self, File},
@@ -24,8 +26,10 @@ use crate::{
     resp::Resp,
 };
 pub use certificates::make_certificates;
+pub use cluster::Cluster;
 pub use options::{Login, StoreOptions, Tls};
 pub use proxy::{Direction, Proxy};
+pub use sentinel::{MASTER, Sentinels};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -84,7 +84,7 @@ impl StoreOptions {
         } else {
             let clients = if self.tls == Tls::Mutual { "yes" } else { "optional" };
             text += &format!(
-                "port 0\ntls-port {port}\ntls-auth-clients {clients}\ntls-replication yes\n\
+                "port 0\ntls-port {port}\ntls-auth-clients {clients}\ntls-replication yes\ntls-cluster yes\n\
                  tls-ca-cert-file {home}/ca.crt\n\
                  tls-cert-file {home}/server.crt\ntls-key-file {home}/server.key\n"
             );
@@ -94,7 +94,10 @@ impl StoreOptions {
                 writeln!(text, "sentinel announce-ip {ip}\nsentinel announce-port {port}");
         } else {
             // A replica waits 5 s by default for others that want the same copy.
-            text += &format!("save \"\"\nreplica-announce-ip {ip}\nrepl-diskless-sync-delay 0\n");
+            text += &format!(
+                "save \"\"\nreplica-announce-ip {ip}\nrepl-diskless-sync-delay 0\n\
+                 cluster-announce-ip {ip}\n"
+            );
         }
         if let Some(Login { user, password }) = &self.login {
             text += &format!(

@@ -6,7 +6,7 @@ mod summary;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tools::Need;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     setup,
 };
 use leftovers::Leftovers;
-use summary::Summary;
+pub(crate) use summary::Summary;
 
 /// The package of the end-to-end tests, which need root and network namespaces; those of all others do not.
 const E2E: &str = "tests";
@@ -77,6 +77,36 @@ fn record(total: &mut Summary, name: &str, suite: impl FnOnce(&mut Summary) -> R
         say(format_args!("{name}: {error:#}"));
         total.add(&Summary::FAILURE);
     }
+}
+
+/// Builds the end-to-end tests, and returns the names that begin so.
+pub(crate) fn named(start: &str) -> Result<Vec<String>> {
+    // The test runner's own filter takes a name that has it anywhere.
+    let mut names = Vec::new();
+    let status = e2e()?.args(["--", "--list", "--format", "terse"]).stream(|line| {
+        let name = line.strip_suffix(": test").filter(|name| name.starts_with(start));
+        names.extend(name.map(str::to_owned));
+    })?;
+    ensure!(status.success(), "cannot list the end-to-end tests ({status})");
+    ensure!(!names.is_empty(), "no end-to-end test has a name that begins with `{start}`");
+    Ok(names)
+}
+
+/// Runs the end-to-end tests of these names with a variable set; returns what came of them.
+pub(crate) fn run_exactly(names: &[String], variable: (&str, &str)) -> Result<Summary> {
+    let options = ["--exact", "--quiet"].map(str::to_owned);
+    let filter = names.iter().cloned().chain(options).collect();
+    let mut total = Summary::default();
+    let test = e2e()?.env(variable.0, variable.1);
+    run_tests(test, &Args { unit: false, e2e: true, filter }, &mut total)?;
+    Ok(total)
+}
+
+/// Cargo for the end-to-end tests that run beside each other.
+fn e2e() -> Result<Cmd> {
+    let runner = root_runner().context("end-to-end tests need root")?;
+    let test = build::cargo(&runner, REQUIRE);
+    Ok(test.args(["test", "--no-fail-fast", "--package", E2E, "--test=e2e"]))
 }
 
 fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Numbers of tests by outcome.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     passed: u64,
     failed: u64,
     skipped: u64,
@@ -14,12 +14,12 @@ pub(super) struct Summary {
 
 impl Summary {
     /// One failure that the test runner does not count.
-    pub(super) const FAILURE: Self =
+    pub(crate) const FAILURE: Self =
         Self { passed: 0, failed: 1, skipped: 0, messages: Vec::new() };
 
     /// Reads a closing line `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none if `line` is
     /// something else.
-    pub(super) fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         // The text, as the JSON of the test runner is for nightly alone.
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut summary = Self::default();
@@ -36,7 +36,7 @@ impl Summary {
         Some(summary)
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
@@ -44,27 +44,32 @@ impl Summary {
     }
 
     /// With what the failed tests said, as the test runner prints it from `failures:` on.
-    pub(super) fn saying(self, messages: Vec<String>) -> Self {
+    pub(crate) fn saying(self, messages: Vec<String>) -> Self {
         Self { messages, ..self }
     }
 
     /// What the failed tests said.
-    pub(super) fn messages(&self) -> &[String] {
+    pub(crate) fn messages(&self) -> &[String] {
         &self.messages
     }
 
+    /// How many passed, and how many failed.
+    pub(crate) const fn counts(&self) -> (u64, u64) {
+        (self.passed, self.failed)
+    }
+
     /// Whether no test passed or failed.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.passed + self.failed == 0
     }
 
     /// Whether no test failed.
-    pub(super) fn is_success_or_empty(&self) -> bool {
+    pub(crate) fn is_success_or_empty(&self) -> bool {
         self.failed == 0
     }
 
     /// Whether tests ran and none failed.
-    pub(super) fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         // A filter that matches nothing must not look like success.
         self.failed == 0 && !self.is_empty()
     }

@@ -170,13 +170,8 @@ impl Tool {
         if self.ask.is_empty() {
             return Ok(());
         }
-        let output = start(&path).args(self.ask).output();
-        let output = output.map_err(|error| format!("does not start: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("`{}` fails", self.ask.join(" ")));
-        }
+        let text = self.answer(&path)?;
         let Some(least) = self.least else { return Ok(()) };
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match (version(&text), version(least)) {
             (Some(found), Some(wanted)) if found < wanted => {
                 Err(format!("is version {}, older than {least}", dotted(&found)))
@@ -184,6 +179,23 @@ impl Tool {
             (None, _) => Err(format!("prints no version for `{}`", self.ask.join(" "))),
             _ => Ok(()),
         }
+    }
+
+    /// The version that it prints, if it is there and prints one.
+    #[must_use]
+    pub fn version(&self) -> Option<String> {
+        let text = self.answer(&self.find()?).ok()?;
+        version(&text).map(|found| dotted(&found))
+    }
+
+    /// What the program at `path` prints when it is asked.
+    fn answer(&self, path: &Path) -> Result<String, String> {
+        let output = start(path).args(self.ask).output();
+        let output = output.map_err(|error| format!("does not start: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("`{}` fails", self.ask.join(" ")));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
