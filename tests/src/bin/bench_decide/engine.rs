@@ -58,7 +58,7 @@ impl Keys {
         let limit =
             Limit { burst: Some(100), ..Limit::new(1_000, std::time::Duration::from_secs(60)) };
         let meter = Meter::new(&limit).expect("there can be such a limit");
-        Self { states: States { table, side: None, shared: None }, meter, keys }
+        Self { states: States { table, side: None, shared: None, synced: None }, meter, keys }
     }
 
     fn ask(&self, key: u64, now: u64) {
