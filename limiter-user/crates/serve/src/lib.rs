@@ -37,6 +37,9 @@ use api::address::Address;
 use api::error::{Failure, exit};
 use axum::{Router, middleware};
 use clap::{CommandFactory as _, Parser as _};
+use decide::act::Act;
+use decide::decider::{Item, Key, RequestError};
+use decide::rules::Entry;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -106,26 +109,67 @@ fn run(options: Options) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async { serve(&options, open(&options).await?).await })
+}
+
+/// Opens the states of keys, and begins to speak with the store and the daemon.
+async fn open(options: &Options) -> Result<Arc<Service>, Failure> {
     let proxies = Proxies::new(options.trusted_proxies.clone(), options.forwarded_depth);
     let proxies = Arc::new(proxies);
-    runtime.block_on(async {
-        let push_downs = match &options.daemon {
-            None => PushDowns::off(proxies),
-            Some(socket) => PushDowns::start(socket, proxies),
-        };
-        let central = match options.store() {
-            None => None,
-            Some(settings) => Some(Central::start(settings).await),
-        };
-        let service = Service::open(&options.place(), options.rules.clone(), push_downs, central)?;
-        let service = Arc::new(service);
-        synced::start(Arc::clone(&service));
-        if let Some(socket) = &options.daemon {
-            follow::start(Arc::clone(&service), socket.clone()).await;
-            shares::start(Arc::clone(&service), socket.clone()).await;
-        }
-        serve(&options, service).await
-    })
+    let push_downs = match &options.daemon {
+        None => PushDowns::off(proxies),
+        Some(socket) => PushDowns::start(socket, proxies),
+    };
+    let central = match options.store() {
+        None => None,
+        Some(settings) => Some(Central::start(settings).await),
+    };
+    let service = Service::open(&options.place(), options.rules.clone(), push_downs, central)?;
+    let service = Arc::new(service);
+    synced::start(Arc::clone(&service));
+    if let Some(socket) = &options.daemon {
+        follow::start(Arc::clone(&service), socket.clone()).await;
+        shares::start(Arc::clone(&service), socket.clone()).await;
+    }
+    Ok(service)
+}
+
+/// `limiter-serve` without faces, in the process of who asks: benchmarks measure decisions so.
+#[derive(Clone, Debug)]
+pub struct Embedded(Arc<Service>);
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether it is within its limit.
+    pub admitted: bool,
+    /// Whether its rule's `on_error` says so, as others did not answer.
+    pub alone: bool,
+}
+
+impl Embedded {
+    /// Starts with a command line, whose faces count for nothing.
+    ///
+    /// # Errors
+    /// As the program: if there is something wrong with it.
+    pub async fn start(arguments: &[&str]) -> Result<Self, Failure> {
+        let line = ["limiter-serve"].iter().chain(arguments);
+        let wrong = |error: clap::Error| Failure::new(exit::USAGE, error.to_string());
+        let options = Options::try_parse_from(line).map_err(wrong)?;
+        open(&options).await.map(Self)
+    }
+
+    /// Asks for a unit of a descriptor.
+    ///
+    /// # Errors
+    /// If there is nothing to decide.
+    pub async fn ask(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Verdict, RequestError> {
+        let key = Key::Descriptor { domain, entries };
+        let item = Item { key, limit: None, act: Act::Take, cost: 1 };
+        let decision = self.0.decide(&[item]).await?;
+        let alone = decision.statuses.iter().any(|status| status.alone);
+        Ok(Verdict { admitted: !decision.over, alone })
+    }
 }
 
 /// What all faces are served with.
