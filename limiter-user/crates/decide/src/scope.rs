@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::synced::Pace;
-use model::meter::Choice;
+use model::meter::{Choice, Limit};
 
 /// Who keeps a limit, as it is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 /// What is answered while a share cannot be had, or the store does not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnError {
     /// What this host's floor in the cluster has room for.
@@ -117,6 +117,54 @@ impl Scope {
         }
     }
 
+    /// Its name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cluster(_) => "cluster",
+            Self::Synced(..) => "synced",
+            Self::Strict(_) => "strict",
+        }
+    }
+
+    /// What is answered while others do not.
+    #[must_use]
+    pub const fn on_error(self) -> Option<OnError> {
+        match self {
+            Self::Host => None,
+            Self::Cluster(on_error) | Self::Synced(on_error, _) | Self::Strict(on_error) => {
+                Some(on_error)
+            }
+        }
+    }
+
+    /// The most units of a key under a `limit` that are admitted in any interval, in words. Each time that another one
+    /// answers, there may be as much at once again as a key that nobody has used has.
+    #[must_use]
+    pub fn promise(self, limit: &Limit) -> String {
+        let Limit { requests, window, .. } = *limit;
+        let whose = if self == Self::Host { "each host" } else { "all hosts together" };
+        let window = humantime::format_duration(window);
+        let most = match limit.algorithm {
+            Choice::TokenBucket => {
+                let burst = limit.burst.unwrap_or(requests);
+                format!("{burst} + {requests} each {window} in any interval")
+            }
+            Choice::FixedWindow => format!("{} in any {window}", 2 * requests),
+            Choice::SlidingWindow => {
+                format!("{} in any {window}", (2 * requests).saturating_sub(1))
+            }
+            Choice::SubWindows | Choice::SlidingLog => format!("{requests} in any {window}"),
+        };
+        let more = match self {
+            Self::Cluster(_) => ", or one a host at once if that is more".to_owned(),
+            Self::Synced(_, pace) => format!(", and {} more a host", pace.units(limit)),
+            Self::Host | Self::Strict(_) => String::new(),
+        };
+        format!("{most}, {whose}{more}")
+    }
+
     /// Whether the host's daemon has to be asked, always or at times.
     #[must_use]
     pub const fn needs_daemon(self) -> bool {
@@ -144,5 +192,31 @@ impl Scope {
             Self::Strict(_) => self,
             Self::Host | Self::Cluster(_) | Self::Synced(..) => Self::Host,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_promise_is_told_by_scope_and_algorithm() {
+        let limit = Limit { burst: Some(40), ..Limit::new(200, Duration::from_secs(1)) };
+        let by = |scope: Scope| scope.promise(&limit);
+        assert_eq!(by(Scope::Host), "40 + 200 each 1s in any interval, each host");
+        let pace = Pace::default();
+        assert_eq!(
+            by(Scope::Synced(OnError::Open, pace)),
+            "40 + 200 each 1s in any interval, all hosts together, and 4 more a host"
+        );
+        let strict = |algorithm| {
+            let limit = Limit { algorithm, ..Limit::new(5, Duration::from_secs(60)) };
+            Scope::Strict(OnError::Closed).promise(&limit)
+        };
+        assert_eq!(strict(Choice::FixedWindow), "10 in any 1m, all hosts together");
+        assert_eq!(strict(Choice::SlidingWindow), "9 in any 1m, all hosts together");
+        assert_eq!(strict(Choice::SlidingLog), "5 in any 1m, all hosts together");
     }
 }

@@ -452,7 +452,8 @@ async fn rules(State(service): State<Arc<Service>>) -> Json<Value> {
         });
         let push_down_s = rule.push_down.map(|push_down| push_down.span.as_secs());
         json!({ "rule": rule.path, "name": rule.name, "limit": limit, "shadow": rule.shadow, "quota": rule.quota,
-            "push_down_s": push_down_s })
+            "push_down_s": push_down_s, "scope": rule.scope.name(), "on_error": rule.scope.on_error(),
+            "promise": rule.terms.map(|terms| rule.scope.promise(&terms.limit)) })
     });
     Json(json!({ "rules": rules.collect::<Vec<_>>() }))
 }
