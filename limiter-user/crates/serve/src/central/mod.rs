@@ -122,11 +122,10 @@ impl Health {
         let mut state = self.lock();
         if !was_up {
             let took = state.since.elapsed().unwrap_or_default();
-            tracing::info!(
-                "the store answers ({}), after {:.1} s without it",
-                facts.version,
-                took.as_secs_f64()
-            );
+            let version =
+                if facts.version.is_empty() { "its version is not told" } else { &facts.version };
+            let seconds = took.as_secs_f64();
+            tracing::info!("the store answers ({version}), after {seconds:.1} s without it");
             state.since = SystemTime::now();
         }
         state.problem = None;
@@ -138,7 +137,9 @@ impl Health {
         let problem = match answer {
             Answer::Standing(..) => return,
             Answer::Foreign => "is no state of a limit: delete it, if nobody else needs it",
-            Answer::ReadOnly => "cannot be written: the store is full, or a replica",
+            Answer::ReadOnly => {
+                "cannot be written: the store is full, a replica, or its user may not"
+            }
         };
         self.unusable.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
