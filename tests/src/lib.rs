@@ -14,6 +14,7 @@ pub mod cli;
 pub mod cost;
 pub mod cover;
 pub mod daemon;
+pub mod demand;
 pub mod disk;
 pub mod envoy;
 pub mod fleet;

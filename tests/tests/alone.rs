@@ -12,4 +12,5 @@ mod grants;
 mod groups;
 mod limits;
 mod push_down;
+mod scopes;
 mod shares;
