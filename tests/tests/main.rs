@@ -58,6 +58,7 @@ mod shadows;
 mod sketch;
 mod spoofed;
 mod store_harness;
+mod store_scripts;
 mod store_strict;
 mod strategies;
 mod suggest;

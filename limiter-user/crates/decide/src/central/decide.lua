@@ -40,26 +40,44 @@ local age = now - since
 -- of the state `s` under its key. A state is as of now. Two questions about one key have the same.
 local make = {}
 
--- What counts units has a share of its limit until its memory is as long as the window: one unit and what was earned since.
--- So it is as if all of the limit but one unit had been used when the memory began, and had come back evenly.
+-- What counts units has a share of its limit until its memory is as long as the window: one unit, and what was earned since.
+-- A window that has begun since then knows nothing of what was used before it, and has what was earned in it. So it is as if
+-- all of the limit but one unit had been used when the memory began, and had come back evenly.
 local function learns(kind)
   local wait, renews = kind.wait, kind.renews
 
+  local function earned(q, s)
+    if age >= q.window then
+      return q.limit
+    elseif s.start > since then
+      return floor(q.limit * (now - s.start) / q.window)
+    end
+    return min(q.limit, 1 + floor(q.limit * age / q.window))
+  end
+
+  -- How long it takes to earn so many units.
+  local function earns(q, units)
+    return ceil(units * q.window / q.limit)
+  end
+
   function kind.room(q, s)
-    return max(0, q.earned - kind.used(q, s))
+    return max(0, min(q.limit - kind.used(q, s), earned(q, s) - kind.counted(s)))
   end
 
   function kind.wait(q, s, cost)
     local least = wait(q, s, cost)
-    if q.earned == q.limit or cost > q.limit then
+    local units = kind.counted(s) + cost
+    if age >= q.window or least == NEVER or units <= earned(q, s) then
       return least
+    end
+    local at = s.start > since and s.start + earns(q, units) or since + earns(q, units - 1)
+    local edge = s.start + q.window
+    if s.start > 0 and max(at, now + least) >= edge then
+      -- The next window begins before that.
+      at = edge + earns(q, cost)
     end
     -- What is used now may count less by then. So this may be too long, and never too short.
-    local missing = kind.used(q, s) + cost - 1
-    if missing < q.earned then
-      return least
-    end
-    return max(least, min(q.window, ceil(missing * q.window / q.limit)) - age)
+    return max(least, min(at, since + q.window) - now)
   end
 
   function kind.renews(q, s)
@@ -69,13 +87,6 @@ local function learns(kind)
   return kind
 end
 
-local function earned(q)
-  if age < q.window then
-    return min(q.limit, 1 + floor(q.limit * age / q.window))
-  end
-  return q.limit
-end
-
 -- The token bucket (GCRA). Its state is when it will be full again, ns since 1970: digits that Redis stores as an integer.
 -- Here it is the debt, ns: how long until then.
 function make.g()
@@ -83,8 +94,8 @@ function make.g()
 
   function kind.terms(q, us, ns, burst)
     local interval = us * 1000 + ns
-    if 2 * burst * interval > EXACT then
-      -- Takes weeks to fill. Whole µs have three zeros less in binary, too, so that all sums stay exact.
+    if burst * interval > EXACT then
+      -- It takes more than seven weeks to fill, and may owe that twice. Whole µs have three zeros less in binary, too, so that all sums stay exact.
       interval = (ns > 0 and us + 1 or us) * 1000
     end
     q.limit, q.interval, q.tolerance = burst, interval, burst * interval
@@ -129,7 +140,7 @@ function make.g()
     if cost > q.limit then
       return NEVER
     end
-    return max(0, ceil((debt(q, s) + cost * q.interval - q.tolerance) / 1000))
+    return max(0, ceil((debt(q, s) - (q.tolerance - cost * q.interval)) / 1000))
   end
 
   function kind.charge(q, s, cost)
@@ -150,7 +161,7 @@ function make.g()
     return ceil(debt(q, s) / 1000)
   end
 
-  function kind.reset(s)
+  function kind.reset(_, s)
     s.debt = 0
   end
 
@@ -170,7 +181,6 @@ local function window(slides)
 
   function kind.terms(q, limit, length)
     q.limit, q.window = limit, length
-    q.earned = earned(q)
     -- What is owed has as many bits as twice the limit, as on a host.
     q.most = 2 ^ select(2, math.frexp(2 * limit)) - 1
     -- Weights are products of a count and a time. Where those would not be exact, time has coarser units. They are rounded
@@ -185,7 +195,8 @@ local function window(slides)
   function kind.read(q, name)
     local text, length = text_of(name), q.window
     local s = { index = floor(now / length), previous = 0, current = 0, length = length }
-    s.elapsed = now - s.index * length
+    s.start = s.index * length
+    s.elapsed = now - s.start
     if text == false then
       return s
     end
@@ -206,6 +217,7 @@ local function window(slides)
     end
     -- Another limit's may be larger. What was owed was admitted to nobody, so the next window counts none of it.
     s.previous, s.current = min(s.previous, q.limit), min(s.current, q.most)
+    s.start = s.index * length
     return s
   end
 
@@ -218,6 +230,10 @@ local function window(slides)
 
   function kind.used(q, s)
     return s.current + weight(q, s.previous, s.elapsed)
+  end
+
+  function kind.counted(s)
+    return s.current
   end
 
   function kind.wait(q, s, cost)
@@ -267,7 +283,7 @@ local function window(slides)
     return ends(s) - now
   end
 
-  function kind.reset(s)
+  function kind.reset(_, s)
     s.previous, s.current = 0, 0
   end
 
@@ -298,12 +314,11 @@ function make.p()
 
   function kind.terms(q, limit, part, parts)
     q.limit, q.part, q.window, q.counters = limit, part, part * parts, parts + 1
-    q.earned = earned(q)
   end
 
   function kind.read(q, name)
     local text, index, counters = text_of(name), floor(now / q.part), q.counters
-    local s = { index = index, part = q.part, counters = counters, sum = 0 }
+    local s = { index = index, part = q.part, counters = counters, sum = 0, start = 0 }
     for i = 1, counters do
       s[i] = 0
     end
@@ -328,6 +343,10 @@ function make.p()
       s.sum = s.sum + s[i]
     end
     return s
+  end
+
+  function kind.counted(s)
+    return s.sum
   end
 
   function kind.used(_, s)
@@ -386,7 +405,7 @@ function make.p()
     return ending(s) - now
   end
 
-  function kind.reset(s)
+  function kind.reset(_, s)
     kind.refund(nil, s, s.sum)
   end
 
@@ -415,11 +434,11 @@ function make.l()
 
   function kind.terms(q, limit, length)
     q.limit, q.window = limit, length
-    q.earned = earned(q)
   end
 
   function kind.read(q, name)
-    local s = { length = q.window, at = now, last = 0, stored = 0, dropped = 0, popped = 0, added = 0 }
+    local s = { length = q.window, at = now, last = 0, start = 0 }
+    s.stored, s.dropped, s.popped, s.added = 0, 0, 0, 0
     local latest = try('ZREVRANGE', name, 0, 0, 'WITHSCORES')
     if latest.err then
       return nil
@@ -441,8 +460,12 @@ function make.l()
     return s
   end
 
-  function kind.used(_, s)
+  function kind.counted(s)
     return s.stored - s.dropped - s.popped + s.added
+  end
+
+  function kind.used(_, s)
+    return kind.counted(s)
   end
 
   -- When the unit leaves that has so many before it.
@@ -460,7 +483,7 @@ function make.l()
     if cost > q.limit then
       return NEVER
     end
-    local missing = kind.used(q, s) + cost - q.limit
+    local missing = kind.counted(s) + cost - q.limit
     if missing <= 0 or cost == 0 then
       return 0
     end
@@ -475,7 +498,7 @@ function make.l()
     cost = min(cost, q.limit)
     s.added = s.added + cost
     -- Who has used more than the log remembers waits for the last ones of it.
-    local excess = max(0, kind.used(q, s) - q.limit)
+    local excess = max(0, kind.counted(s) - q.limit)
     local dropped = min(excess, s.stored - s.dropped - s.popped)
     s.dropped, s.added = s.dropped + dropped, s.added - (excess - dropped)
     return cost
@@ -487,17 +510,17 @@ function make.l()
     s.popped = s.popped + min(cost - back, s.stored - s.dropped - s.popped)
   end
 
-  function kind.renews(q, s)
-    local used = kind.used(q, s)
+  function kind.renews(_, s)
+    local used = kind.counted(s)
     return used > 0 and leaves(s, used - 1) - now or 0
   end
 
-  function kind.reset(s)
+  function kind.reset(_, s)
     s.popped, s.added = s.stored - s.dropped, 0
   end
 
   function kind.apply(s)
-    local kept = s.stored - s.dropped - s.popped + s.added
+    local kept = kind.counted(s)
     if kept == 0 then
       return s.exists and try('DEL', s.name)
     end
@@ -540,7 +563,7 @@ for i = 1, count do
   local q = {
     name = name, kind = kind, act = act, role = role, flags = flags, cost = cost, first = 1,
     partial = bit.band(flags, PARTIAL) ~= 0, state = false, admitted = false, changes = false,
-    limit = 0, window = 0, earned = 0, interval = 0, tolerance = 0, floor = 0,
+    limit = 0, window = 0, interval = 0, tolerance = 0, floor = 0,
     status = FOREIGN, charged = 0, remaining = 0, wait = 0, renews = 0,
   }
   kind.terms(q, a, b, c)
@@ -567,26 +590,26 @@ local function ask(q, act, cost)
     asked = min(cost, 1)
     cost = max(asked, min(cost, kind.room(q, s)))
   end
-  local admitted, charged = true, 0
-  if act == 'r' then
-    kind.refund(q, s, cost)
-  elseif act == 'z' then
-    kind.reset(s)
+  local admitted, charged, changes = true, 0, act ~= 'p' and cost > 0
+  if act == 'r' or act == 'z' then
+    -- Nothing comes back where nothing was used.
+    changes = (changes or act == 'z') and (s.exists or s.changed)
+    if changes then
+      kind[act == 'r' and 'refund' or 'reset'](q, s, cost)
+    end
   else
     admitted = kind.wait(q, s, cost) == 0
-    if act ~= 'p' and cost > 0 then
-      if admitted then
-        kind.charge(q, s, cost)
-        charged = cost
-      elseif act == 'o' then
-        charged = kind.owe(q, s, cost)
-      end
+    if changes and admitted then
+      kind.charge(q, s, cost)
+      charged = cost
+    elseif changes and act == 'o' then
+      charged = kind.owe(q, s, cost)
+    elseif changes then
+      -- What another limit owed more is forgotten by who asks, and not by who looks.
+      changes = kind.adopt and kind.adopt(q, s)
     end
   end
-  if charged > 0 or act == 'r' or act == 'z' then
-    s.changed, q.changes = true, true
-  elseif act ~= 'p' and cost > 0 and kind.adopt and kind.adopt(q, s) then
-    -- What another limit owed more is forgotten by who asks, and not by who looks.
+  if changes then
     s.changed, q.changes = true, true
   end
   q.admitted, q.status, q.charged = admitted, admitted and 1 or 0, charged
