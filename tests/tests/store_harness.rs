@@ -26,8 +26,8 @@ fn a_store_answers_and_forgets_when_it_is_killed() {
     assert_eq!(answer, json!(["a value", 7, Value::Null]));
     assert!(client.ask("GET").as_str().is_some_and(|text| text.starts_with("-ERR")));
     assert_eq!(store.calls("eval"), 1);
-    let tcp = Resp::tcp(store.address()).expect("its port takes a connection");
-    assert_eq!(tcp.with_timeout(SHORT).ask("GET key"), "a value");
+    let mut tcp = Resp::tcp(store.address()).expect("its port takes a connection");
+    assert_eq!(tcp.ask("GET key"), "a value");
     store.restart();
     assert!(client.try_call(&["GET", "key"]).is_err(), "connections do not survive");
     assert_eq!(store.ask("GET key"), Value::Null);
@@ -106,8 +106,7 @@ fn a_proxy_delays_cuts_and_closes() {
     proxy.slow(SHORT / 2);
     let begin = Instant::now();
     assert_eq!(client.ask("INCR key"), 2);
-    let took = begin.elapsed();
-    assert!(took >= SHORT && took < SHORT * 2, "{took:?}");
+    assert!(begin.elapsed() >= SHORT);
     proxy.slow(Duration::ZERO);
     proxy.cut(Direction::Replies);
     assert!(client.try_call(&["INCR", "key"]).is_err(), "the reply is late");
@@ -127,7 +126,9 @@ fn a_proxy_delays_cuts_and_closes() {
     let address = proxy.address();
     drop(proxy);
     assert!(client.is_closed());
-    wait_for("the end of its port", SHORT, || Resp::tcp(address).is_err().then_some(()));
+    wait_for("the end of its port", Duration::from_secs(5), || {
+        Resp::tcp(address).is_err().then_some(())
+    });
 }
 
 #[test]
@@ -162,17 +163,23 @@ fn a_cluster_sends_clients_to_the_owner_of_a_key() {
 }
 
 #[test]
-fn sentinels_put_a_replica_in_the_place_of_the_master() {
+fn sentinels_put_a_replica_in_the_place_of_a_dead_master() {
     let mut all = Sentinels::start(&StoreOptions::default().login("limiter", "secret"));
-    assert_eq!(all.master(), 0);
-    assert_eq!(all.addresses().len(), 3);
+    assert_eq!((all.master(), all.addresses().len()), (0, 3));
     assert_eq!(all.stores()[0].ask("SET key 1"), "OK");
     assert_eq!(all.stores()[0].ask("WAIT 1 5000"), 1);
     assert_eq!(all.kill_master(), 1);
     assert_eq!(all.stores()[1].ask("GET key"), "1");
     assert_eq!(all.stores()[1].ask("SET key 2"), "OK");
-    // A master that comes back takes itself for one until a sentinel looks, every 10 s.
     all.store(0).restart();
-    assert_eq!(all.stores()[0].ask("SET key 3"), "OK");
+    assert_eq!(all.stores()[0].ask("SET key 3"), "OK", "no sentinel has looked yet");
     assert_eq!(all.master(), 1);
+}
+
+#[test]
+fn sentinels_fail_over_to_a_replica_when_they_are_told() {
+    let all = Sentinels::start(&StoreOptions::default());
+    assert_eq!(all.fail_over(), 1);
+    assert_eq!(all.stores()[1].ask("SET key 1"), "OK");
+    assert_eq!(all.stores()[0].ask("SET key 2"), "OK", "no sentinel has looked yet");
 }

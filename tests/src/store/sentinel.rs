@@ -14,6 +14,9 @@ pub const MASTER: &str = "limits";
 const SENTINELS: usize = 3;
 
 /// A master, its replica, and the sentinels that watch them.
+///
+/// A former master that lives, or lives again, takes itself for one until a sentinel looks: every 10 s. Meanwhile it
+/// takes what clients write to it, and loses that.
 #[derive(Debug)]
 pub struct Sentinels {
     stores: [Store; 2],
@@ -70,8 +73,7 @@ impl Sentinels {
         self.sentinels.iter().map(Store::address).collect()
     }
 
-    /// Kills the master, and waits until the other store takes its place. Returns the number of that. Started again,
-    /// the former one takes itself for a master until a sentinel looks, every 10 s.
+    /// Kills the master, and waits until the other store takes its place. Returns the number of that.
     ///
     /// # Panics
     /// If it does not.
@@ -81,8 +83,7 @@ impl Sentinels {
         self.wait_for_other(former)
     }
 
-    /// Has the sentinels put the other store in the place of the master, which lives on as its replica. Returns the
-    /// number of the new master.
+    /// Has the sentinels put the other store in the place of the master. Returns the number of that.
     ///
     /// # Panics
     /// If it does not come to that.

@@ -97,7 +97,8 @@ pub(crate) fn run_exactly(names: &[String], variable: (&str, &str)) -> Result<Su
     let options = ["--exact", "--quiet"].map(str::to_owned);
     let filter = names.iter().cloned().chain(options).collect();
     let mut total = Summary::default();
-    let test = e2e()?.env(variable.0, variable.1);
+    let title = format!("{}={} cargo test, {} tests", variable.0, variable.1, names.len());
+    let test = e2e()?.env(variable.0, variable.1).title(title);
     run_tests(test, &Args { unit: false, e2e: true, filter }, &mut total)?;
     Ok(total)
 }
