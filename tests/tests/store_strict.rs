@@ -294,6 +294,22 @@ fn store_state_that_is_none_concerns_its_key_alone() {
 }
 
 #[test]
+fn store_user_who_may_not_read_a_state_is_told_so() {
+    let store = Store::start();
+    begin(&store);
+    store.ask("ACL SETUSER weak on >secret ~limiter:* +evalsha +eval +script|load +ping +time +get +set +del");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "secret").unwrap();
+    let password = file.path().display().to_string();
+    let url = format!("redis://weak@{}", store.address());
+    let serve = serve(&url, &["--store-password-file", &password]);
+    assert_eq!(admitted(&[&serve], "user", "a", 40), 30);
+    assert_eq!(ask(&serve, "log", "a"), 429);
+    let problem = r#"limiter:{api}:l:["log","a"] cannot be written: the store is full, a replica, or its user may not"#;
+    assert!(serve.log().contains(problem), "{}", serve.log());
+}
+
+#[test]
 fn store_that_has_forgotten_all_gives_one_unit_and_what_is_earned() {
     let mut store = Store::start();
     begin(&store);

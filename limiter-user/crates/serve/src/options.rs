@@ -187,11 +187,17 @@ impl Options {
         }
     }
 
-    /// Whether other hosts can ask, and only those that may.
+    /// Whether other hosts can ask, and only those that may; and whether the store knows who asks.
     ///
     /// # Errors
-    /// If anybody could.
+    /// If anybody could, or it would not.
     pub(crate) fn check_access(&self) -> Result<(), Failure> {
+        let store = self.store.as_ref();
+        if store.is_some_and(StoreAddress::has_user) && self.store_password_file.is_none() {
+            // Without a password nobody logs in: the store would take it for anybody.
+            let message = "the store's user has no password";
+            return Err(Failure::new(exit::USAGE, message).hint("give --store-password-file"));
+        }
         let mut all = self.addresses().into_iter();
         let open = all.find(
             |(_, address)| matches!(address, Address::Tcp(address) if !address.ip().is_loopback()),
@@ -219,6 +225,8 @@ mod tests {
     #[test]
     fn other_hosts_need_tls_and_a_token_or_a_certificate() {
         assert!(options(&[]).check_access().is_ok());
+        let user = options(&["--store", "redis://bob@store"]).check_access().unwrap_err();
+        assert!(user.message.contains("no password"), "{user}");
         let open = ["--http", "0.0.0.0:80"];
         let tls = ["--tls-cert", "c", "--tls-key", "k"];
         let refused = |more: &[&str]| {

@@ -19,10 +19,22 @@ local LAST, QUOTA_HAS_ROOM, QUOTA_IS_OVER, PARTIAL = 1, 2, 4, 8
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
+-- Keys that the user of this connection may not read.
+local hidden = {}
+
+-- Whether a reply is an error.
+local function failed(name, reply)
+  local err = type(reply) == 'table' and reply.err
+  if err and not string.find(err, 'WRONGTYPE', 1, true) then
+    hidden[name] = true
+  end
+  return err
+end
+
 -- The text under a key, `false` if there is none, and nothing if there is something else.
 local function text_of(name)
   local text = try('GET', name)
-  if type(text) ~= 'table' then
+  if not failed(name, text) then
     return text
   end
 end
@@ -440,7 +452,7 @@ function make.l()
     local s = { length = q.window, at = now, last = 0, start = 0 }
     s.stored, s.dropped, s.popped, s.added = 0, 0, 0, 0
     local latest = try('ZREVRANGE', name, 0, 0, 'WITHSCORES')
-    if latest.err then
+    if failed(name, latest) then
       return nil
     end
     if not latest[1] then
@@ -578,6 +590,7 @@ for i = 1, count do
   end
   -- A name has the algorithm in it, so that no two share one.
   q.state = s and s.kind == kind and s
+  q.status = hidden[name] and REFUSED or FOREIGN
   questions[i] = q
 end
 

@@ -109,6 +109,11 @@ impl fmt::Display for StoreAddress {
 }
 
 impl StoreAddress {
+    /// Whether a user is named.
+    pub(crate) const fn has_user(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// Whether connections are encrypted.
     pub(super) const fn is_encrypted(&self) -> bool {
         self.tls
