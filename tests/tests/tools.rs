@@ -41,7 +41,9 @@ fn without(hidden: &Tool, arguments: &[&str]) -> Output {
     if tools::APT_GET.program != hidden.program {
         covers.extend(tools::APT_GET.find().map(|path| ("/bin/false", path)));
     }
-    if hidden.program == tools::NPM.program {
+    // These are not there either unless somebody has asked for them, and then Python would fetch them.
+    let is_apart = matches!(hidden.source, Source::Wheel { .. } | Source::Unpacked { .. });
+    if is_apart || hidden.program == tools::NPM.program {
         covers.extend(tools::PYTHON.find().map(|path| ("/bin/false", path)));
     }
     let own = tools::cargo_home().expect("cargo has a home").join("bin");
