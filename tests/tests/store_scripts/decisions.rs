@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use decide::{
-    act::Act,
+    act::{Act, Role},
     central::{Answer, LAST, MAX_KEYS, Name, PARTIAL, QUOTA_HAS_ROOM, QUOTA_IS_OVER, Question},
-    decider::{Decision, Item, Key, Role, decide},
+    decider::{Decision, Item, Key, decide},
+    key::Entry,
     overrides::Overrides,
-    rules::{Entry, Rules, Tallies},
+    rules::{Rules, Tallies},
 };
 use model::meter::{Choice, Limit, span, ticks};
 use tests::Store;

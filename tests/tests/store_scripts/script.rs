@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use decide::{
-    act::{Act, Standing},
+    act::{Act, Role, Standing},
     central::{Answer, Answers, LAST, Name, Question, SCRIPT},
-    decider::Role,
     key::{Secret, Space},
     side::{self, Side},
     states::States,

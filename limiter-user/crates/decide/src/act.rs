@@ -20,6 +20,17 @@ pub enum Act {
     Reset,
 }
 
+/// What a limit does to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Over it, the request is.
+    Enforced,
+    /// Over all such, the request is.
+    Quota,
+    /// Nothing.
+    Shadow,
+}
+
 /// How a key stands after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {

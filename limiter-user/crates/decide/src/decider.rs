@@ -7,11 +7,11 @@ use std::time::Duration;
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 
-use crate::act::{Act, Standing};
+use crate::act::{Act, Role, Standing};
 use crate::central::{self, Answer, Name, Question};
-use crate::key::{KeyHash, Secret, Space};
+use crate::key::{Entry, KeyHash, Secret, Space};
 use crate::overrides::{Keeper, Overrides};
-use crate::rules::{Entry, Rule, Rules, Terms, key};
+use crate::rules::{Rule, Rules, Terms, key};
 use crate::scope::OnError;
 use crate::shared::Outcome;
 use crate::states::States;
@@ -117,24 +117,12 @@ struct Subject {
     settled: bool,
 }
 
-/// What a limit does to the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Over it, the request is.
-    Enforced,
-    /// Over all such, the request is.
-    Quota,
-    /// Nothing.
-    Shadow,
-}
-
-impl Role {
-    const fn of(rule: &Rule) -> Self {
-        match (rule.shadow, rule.quota) {
-            (true, _) => Self::Shadow,
-            (false, true) => Self::Quota,
-            (false, false) => Self::Enforced,
-        }
+/// What the limit of a rule does.
+const fn role_of(rule: &Rule) -> Role {
+    match (rule.shadow, rule.quota) {
+        (true, _) => Role::Shadow,
+        (false, true) => Role::Quota,
+        (false, false) => Role::Enforced,
     }
 }
 
@@ -427,7 +415,7 @@ fn resolve(
             (Key::Descriptor { domain, entries }, _) => {
                 let whose = (domain, entries);
                 if let Some(held) = overrides.find(rules, secret, whose, now, &mut scratch) {
-                    let role = held.rule.as_deref().map_or(Role::Enforced, Role::of);
+                    let role = held.rule.as_deref().map_or(Role::Enforced, role_of);
                     match held.terms {
                         Some(terms) => subjects.push(subject(held.key, terms, role, held.keeper)),
                         None => status.remaining = u32::MAX.into(),

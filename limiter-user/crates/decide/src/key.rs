@@ -15,6 +15,9 @@ pub struct KeyHash {
     pub low: u64,
 }
 
+/// What a descriptor has in a request: key and value.
+pub type Entry<'a> = (&'a str, &'a str);
+
 /// What hashes are keyed with: random, and the same as long as the table lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Secret(pub [u64; 2]);

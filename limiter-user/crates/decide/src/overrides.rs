@@ -7,11 +7,11 @@ use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError};
 
 use crate::central::Name;
-use crate::key::{KeyHash, Secret};
-use crate::rules::{Entry, Found, Rule, Rules, Terms, key};
+use crate::key::{Entry, KeyHash, Secret};
+use crate::rules::{Found, Rule, Rules, Terms, key};
+use crate::scope::Pace;
 use crate::scope::{OnError, Scope};
 use crate::shared::PORTABLE;
-use crate::synced::Pace;
 
 /// The limits of descriptors, by the hashes of these.
 // By hash and with one copy of each limit: a million take 70 MB.

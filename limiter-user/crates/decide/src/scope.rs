@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::synced::Pace;
 use model::meter::{Choice, Limit};
 
 /// Who keeps a limit, as it is written.
@@ -35,6 +34,31 @@ pub enum OnError {
     Open,
     /// What this host's share of the cluster's limit has room for.
     Cluster,
+}
+
+/// How a host and the store agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// What is not told yet, % of the burst at the most, 1 to 50.
+    pub budget: u8,
+    /// How long it is not told at the most.
+    pub interval: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { budget: 10, interval: Duration::from_millis(100) }
+    }
+}
+
+impl Pace {
+    /// The budget of a limit, units. There is none where it would be less than one.
+    #[must_use]
+    pub fn units(&self, limit: &Limit) -> u64 {
+        let burst = limit.burst.unwrap_or(limit.requests);
+        // No product that could overflow: a burst has up to 54 bits.
+        (u128::from(burst) * u128::from(self.budget) / 100) as u64
+    }
 }
 
 /// Who keeps a limit.

@@ -8,7 +8,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
@@ -17,6 +16,7 @@ use model::meter::{Limit, Meter, ticks};
 use crate::act::{Act, Standing};
 use crate::central::Name;
 use crate::key::{KeyHash, Secret, Space};
+use crate::scope::Pace;
 use crate::side::{SHORT, Side};
 
 /// Keys at once that have something to tell. Of one more, the store is asked each time.
@@ -29,31 +29,6 @@ const IDLE_INTERVALS: u64 = 10;
 const FULL: usize = 0;
 const UNTOLD: usize = 1;
 const WORDS: usize = 2;
-
-/// How a host and the store agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// What is not told yet, % of the burst at the most, 1 to 50.
-    pub budget: u8,
-    /// How long it is not told at the most.
-    pub interval: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { budget: 10, interval: Duration::from_millis(100) }
-    }
-}
-
-impl Pace {
-    /// The budget of a limit, units. There is none where it would be less than one.
-    #[must_use]
-    pub fn units(&self, limit: &Limit) -> u64 {
-        let burst = limit.burst.unwrap_or(limit.requests);
-        // No product that could overflow: a burst has up to 54 bits.
-        (u128::from(burst) * u128::from(self.budget) / 100) as u64
-    }
-}
 
 /// A key that has something to tell, or is in use.
 #[derive(Clone, Debug)]
@@ -113,7 +88,6 @@ impl<M: AsRef<[AtomicU64]>> Synced<M> {
     }
 
     /// Does to a key what is asked, of `cost` units; `None` if only the store can.
-    #[expect(clippy::too_many_arguments, reason = "what is asked, of whom, and by which limit")]
     pub fn ask(
         &self,
         (key, name): (KeyHash, &Name),

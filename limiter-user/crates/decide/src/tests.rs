@@ -7,9 +7,9 @@ use limiter_common::atomic::AtomicU64;
 
 use crate::act::Act;
 use crate::decider::{Decision, Item, Key, decide};
-use crate::key::Secret;
+use crate::key::{Entry, Secret};
 use crate::overrides::{Keeper, Overrides};
-use crate::rules::{Entry, Rules, Tallies, key};
+use crate::rules::{Rules, Tallies, key};
 use crate::shared::Shared;
 use crate::side::{self, Side};
 use crate::states::States;

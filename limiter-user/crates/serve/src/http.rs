@@ -16,7 +16,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use decide::act::Act;
 use decide::decider::{Decision, Item, Key, Status};
-use decide::rules::Entry;
+use decide::key::Entry;
 use listen::token::Token;
 use model::Invalid;
 use model::meter::{Choice, Limit};

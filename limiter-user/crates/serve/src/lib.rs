@@ -39,7 +39,7 @@ use axum::{Router, middleware};
 use clap::{CommandFactory as _, Parser as _};
 use decide::act::Act;
 use decide::decider::{Item, Key, RequestError};
-use decide::rules::Entry;
+use decide::key::Entry;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use decide::key::Entry;
 use decide::key::KeyHash;
 use decide::quota::{Assignment, RENEWAL, TTL};
-use decide::rules::Entry;
 use decide::scope::Scope;
 use futures_util::Stream;
 use futures_util::stream::unfold;

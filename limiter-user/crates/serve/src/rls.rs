@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use decide::act::Act;
 use decide::decider::{Item, Key, RequestError, Status};
-use decide::rules::Entry;
+use decide::key::Entry;
 use model::meter::{Limit, Unit};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::act::Act;
+use decide::act::Role;
 use decide::central::{Answer, LAST, MAX_KEYS, Question};
-use decide::decider::Role;
 use decide::synced::{Due, Synced};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;

@@ -9,9 +9,8 @@ use limiter_common::gcra::Ticks;
 use model::meter::{Choice, Limit, PARTS, TICK_NS, ticks};
 use sha2::{Digest as _, Sha256};
 
-use crate::act::{Act, Standing};
-use crate::decider::Role;
-use crate::rules::Entry;
+use crate::act::{Act, Role, Standing};
+use crate::key::Entry;
 
 #[cfg(test)]
 mod tests;

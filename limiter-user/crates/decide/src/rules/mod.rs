@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::key::{KeyHash, Secret};
+use crate::key::{Entry, KeyHash, Secret};
+use crate::scope::Pace;
 use crate::scope::{Scope, ScopeError};
-use crate::synced::Pace;
 use format::{Descriptor, File, RateLimit};
 use model::meter::{Limit, LimitError, Meter, Unit};
 
@@ -202,9 +202,6 @@ pub enum Problem {
 
 /// The largest factor of a push down.
 const MAX_FACTOR: u32 = 10_000;
-
-/// What a descriptor has in a request: key and value.
-pub type Entry<'a> = (&'a str, &'a str);
 
 /// A descriptor's rule, and whose bucket it is about.
 #[derive(Clone, Debug)]

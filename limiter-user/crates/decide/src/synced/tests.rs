@@ -1,5 +1,7 @@
 //! Hosts that tell a store late, and answers that get lost.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
