@@ -42,8 +42,15 @@ fn begin(store: &Store) {
     store.call(&["SET", "limiter:{api}:since", "0"]);
 }
 
+/// One that is as patient as these tests, which share the processors with others, need it to be.
 fn serve(url: &str, more: &[&str]) -> Serve {
-    let serve = Serve::start(RULES, &[&["--store", url], more].concat());
+    within("500ms", url, more)
+}
+
+/// One that waits so long for the store.
+fn within(timeout: &str, url: &str, more: &[&str]) -> Serve {
+    let store = ["--store", url, "--store-timeout", timeout];
+    let serve = Serve::start(RULES, &[&store, more].concat());
     assert!(serve.log().contains("the store answers"), "{}", serve.log());
     serve
 }
@@ -154,7 +161,7 @@ const FAULTS: [Fault; 6] = [
     },
     Fault {
         name: "slow",
-        begin: |_, proxy| proxy.slow(Duration::from_millis(25)),
+        begin: |_, proxy| proxy.slow(Duration::from_millis(75)),
         end: |_, proxy| proxy.slow(Duration::ZERO),
         forgets: false,
     },
@@ -184,7 +191,7 @@ fn store_faults_are_answered_at_once_as_the_rule_says_and_end_by_themselves() {
         let mut store = Store::start_with(&StoreOptions::with(&["lua-time-limit 10"]));
         let proxy = Proxy::to(&store);
         begin(&store);
-        let serve = serve(&format!("redis://{}", proxy.address()), &[]);
+        let serve = within("100ms", &format!("redis://{}", proxy.address()), &[]);
         assert_eq!(admitted(&[&serve], "user", "a", 20), 20, "{name}");
         fault(&mut store, &proxy);
         let is_fault = name != "without the script";
@@ -194,8 +201,8 @@ fn store_faults_are_answered_at_once_as_the_rule_says_and_end_by_themselves() {
                 let key = if is_fault { "b" } else { rule };
                 let answer = ask(&serve, rule, key);
                 let took = begun.elapsed();
-                // 20 ms for the store, and the rest for the tests beside this one: the benchmark has the exact time.
-                assert!(took < Duration::from_millis(200), "{name}: {rule} took {took:?}");
+                // The rest is for the tests beside this one: the benchmark has the exact time.
+                assert!(took < Duration::from_millis(300), "{name}: {rule} took {took:?}");
                 if is_fault {
                     assert_eq!(answer, status, "{name}: {rule}");
                 }
@@ -355,18 +362,14 @@ fn store_that_fails_over_goes_on_with_what_its_replica_knows() {
     let addresses: Vec<_> = sentinels.addresses().iter().map(ToString::to_string).collect();
     let url = format!("redis-sentinel://{}/{MASTER}", addresses.join(","));
     begin(sentinels.store(sentinels.master()));
-    let timeout = ["--store-timeout", "200ms"];
-    let serve = serve(&url, &timeout);
+    let serve = serve(&url, &[]);
     assert_eq!(admitted(&[&serve], "user", "a", 20), 20);
     sentinels.store(sentinels.master()).call(&["WAIT", "1", "5000"]);
     sentinels.kill_master();
     wait_up(&serve, true);
     assert_eq!(admitted(&[&serve], "user", "a", 30), 10);
     // Whoever wants a replica to know of each use is answered without the store while there is none.
-    let careful = Serve::start(
-        RULES,
-        &[&["--store", &url, "--store-replicas", "1"][..], &timeout[..]].concat(),
-    );
+    let careful = within("200ms", &url, &["--store-replicas", "1"]);
     assert_eq!([ask(&careful, "open", "a"), ask(&careful, "user", "b")], [200, 429]);
 }
 
@@ -375,9 +378,7 @@ fn store_scopes_keep_their_promise_under_load_from_three_hosts() {
     for (rule, more) in [("fast", 0.0), ("late", 3.0 * 4.0)] {
         let store = Store::start();
         begin(&store);
-        // Other tests want the processors as well.
-        let patient = ["--store-timeout", "500ms"];
-        let serves: Vec<_> = (0..3).map(|_| serve(&url(&store), &patient)).collect();
+        let serves: Vec<_> = (0..3).map(|_| serve(&url(&store), &[])).collect();
         let begun = Instant::now();
         let clients: Vec<_> =
             serves.iter().map(|serve| Client::start(serve, rule, begun, 150)).collect();
