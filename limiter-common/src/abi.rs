@@ -346,8 +346,8 @@ pub struct Policy {
     pub first: Tier,
     /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
     pub gate: u32,
-    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`], [`Policy::EVIDENCE`] and
-    /// [`Policy::WINDOWS`].
+    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`], [`Policy::EVIDENCE`],
+    /// [`Policy::WINDOWS`] and [`Policy::LEASED`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     // In the first line, as each packet under a limit of the cluster needs it.
@@ -407,6 +407,9 @@ impl Sharing {
     };
 }
 
+/// Where [`Policy::LEASED`] begins.
+const LEASED_SHIFT: u32 = 8;
+
 impl Policy {
     /// A flag: packets over the limit are counted and pass.
     pub const OBSERVE: u32 = 1 << 0;
@@ -420,6 +423,9 @@ impl Policy {
     pub const EVIDENCE: u32 = 1 << 4;
     /// A flag: a tier, or the shadow, is a window.
     pub const WINDOWS: u32 = 1 << 5;
+    /// A number in the flags: 0, or from 1 on what is done while a central store leases nothing of the limit. For the
+    /// daemon alone: to packets such a limit is the cluster's.
+    pub const LEASED: u32 = 3 << LEASED_SHIFT;
 
     /// A limit of one tier.
     pub const fn new(first: CompiledTier) -> Self {
@@ -491,6 +497,19 @@ impl Policy {
         self.home = floor.home();
         [self.first_filled, self.second_filled] = filled;
         self
+    }
+
+    /// As a limit that a central store leases, with a number from 1 to 3 for what is done while it does not.
+    #[must_use]
+    pub const fn leased_by_store(mut self, otherwise: u32) -> Self {
+        self.flags |= otherwise << LEASED_SHIFT & Self::LEASED;
+        self
+    }
+
+    /// The number of [`Policy::LEASED`].
+    #[must_use]
+    pub const fn leased(&self) -> u32 {
+        (self.flags & Self::LEASED) >> LEASED_SHIFT
     }
 
     const fn lower_gate(&mut self, gate: u32) {

@@ -9,7 +9,7 @@ use api::error::Failure;
 use model::ban::BanInput;
 use model::class::ClassText;
 use model::input::OneOrMany;
-use model::{LimitInput, Partition, Reach, Selector, Target};
+use model::{LimitInput, OnError, Partition, Reach, Selector, Target};
 
 const RATES: &str = "\
 Rates:
@@ -37,7 +37,8 @@ Examples:
   limiter limit set 100/minute --algorithm sliding-window
   limiter limit set 500pps --scope cluster
   limiter limit set 500pps --scope cluster --partition majority-reclaim
-  limiter limit set 500kpps --aggregate --scope cluster";
+  limiter limit set 500kpps --aggregate --scope cluster
+  limiter limit set 500pps --scope strict --on-error closed";
 
 const LIST: &str = "\
 A limit a line, as for `limit set`; # begins a comment:
@@ -179,11 +180,12 @@ pub(super) struct SetArgs {
     kind: KindArgs,
     #[command(flatten)]
     ban: BanArgs,
-    /// Where it holds: on this host alone, or as one limit on all hosts of the cluster [default: local]
+    /// Where it holds: on this host, on all hosts of the cluster, or on all that use a store [default: local]
     ///
     /// A limit for the cluster is for all its hosts; what a source gets from all of them together is to be
     /// within it. A local limit of a host hides that of the cluster for the same target on this host. Needs
-    /// [cluster] in the configuration.
+    /// [cluster] in the configuration. A strict limit holds over all hosts with this limit and the same store, which
+    /// leases its tokens. It needs `limiter-serve --daemon SOCKET --store URL`, and is of packets of each source.
     #[arg(long, value_enum, value_name = "SCOPE")]
     // What was not said stays unsaid: a line of a list or the file
     // may leave it out, too, and all three mean the same.
@@ -196,6 +198,9 @@ pub(super) struct SetArgs {
     /// through k times the limit where there are k sides. When hosts see each other again all is as before.
     #[arg(long, value_enum, value_name = "POLICY", requires = "scope")]
     partition: Option<Partition>,
+    /// Of a strict limit: what this host admits while the store leases nothing [default: lease]
+    #[arg(long, value_enum, value_name = "ANSWER", requires = "scope")]
+    on_error: Option<OnError>,
     /// Of an --aggregate limit: so much of the burst is kept for known sources, percent, 0 to 90
     ///
     /// A source is known that has a bucket and owes no more than an eighth of its burst. However many newcomers there
@@ -223,6 +228,7 @@ impl SetArgs {
             ban,
             scope,
             partition,
+            on_error,
             reserve,
             ..
         } = self;
@@ -237,6 +243,7 @@ impl SetArgs {
             ban: ban.input(),
             scope,
             partition,
+            on_error,
             reserve,
         })
     }

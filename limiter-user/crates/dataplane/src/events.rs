@@ -1,4 +1,4 @@
-//! Events of the kernel program, for two who ask at their own pace: who tells of them, and who gives shares.
+//! Events of the kernel program, for those who ask at their own pace: who tells of them, and who gives shares.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aya::maps::{MapData, RingBuf};
 use limiter_common::abi::{Event, EventKind};
 use limiter_common::key::SourceKey;
+
+use super::kind::Kind;
 
 /// Events that are read and not told yet, at most. Others stay in the ring, where the kernel counts those that it has
 /// no room for.
@@ -19,12 +21,17 @@ pub(super) struct EventQueue(Mutex<Queue>);
 struct Queue {
     ring: RingBuf<MapData>,
     waiting: VecDeque<Event>,
-    limited: Vec<SourceKey>,
+    /// By [`Kind`].
+    limited: [Vec<SourceKey>; 2],
 }
 
 impl EventQueue {
     pub(super) const fn new(ring: RingBuf<MapData>) -> Self {
-        Self(Mutex::new(Queue { ring, waiting: VecDeque::new(), limited: Vec::new() }))
+        Self(Mutex::new(Queue {
+            ring,
+            waiting: VecDeque::new(),
+            limited: [const { Vec::new() }; 2],
+        }))
     }
 
     fn read(&self) -> MutexGuard<'_, Queue> {
@@ -35,10 +42,11 @@ impl EventQueue {
             && let Some(event) = ring.next().map(|item| parse(&item))
         {
             let Some(event) = event else { continue };
-            // Each of the two gets all of them: who gives shares must not wait for the log, nor the
+            // Each of them gets all: who gives shares must not wait for the log, nor the
             // log for shares.
-            if event.kind == EventKind::Limited as u32 && limited.len() < MAX_LIMITED {
-                limited.push(event.source);
+            if event.kind == EventKind::Limited as u32 {
+                let room = limited.iter_mut().filter(|limited| limited.len() < MAX_LIMITED);
+                room.for_each(|limited| limited.push(event.source));
             }
             waiting.push_back(event);
         }
@@ -51,8 +59,8 @@ impl EventQueue {
     }
 
     /// The sources that have begun to be limited since the last call.
-    pub(super) fn begun_to_be_limited(&self) -> Vec<SourceKey> {
-        std::mem::take(&mut self.read().limited)
+    pub(super) fn begun_to_be_limited(&self, kind: Kind) -> Vec<SourceKey> {
+        std::mem::take(&mut self.read().limited[kind as usize])
     }
 }
 

@@ -7,9 +7,10 @@ use limiter_common::share::Multiplier;
 
 use super::Error;
 use super::kernel::monotonic_ns;
+use super::kind::Kind;
 use super::publish::InForce;
 use super::shares::multiplier;
-use model::compile::{compile, compile_shared};
+use model::compile::{compile, compile_leased, compile_shared};
 use model::{Limit, Share};
 
 /// What each bucket has of limits of the cluster without end.
@@ -69,6 +70,9 @@ impl Floors {
         shift: u32,
         max_frame: u32,
     ) -> Result<Policy, Error> {
+        if let Some(on_error) = limit.scope.on_error() {
+            return Ok(compile_leased(limit, on_error, shift, max_frame)?);
+        }
         Ok(match &self.cluster {
             Some((floor, includes)) if includes(limit) => {
                 compile_shared(limit, floor, shift, max_frame)
@@ -87,7 +91,7 @@ impl Floors {
     /// as the daemon before this one has left it.
     // It once had no floor for some ms of each takeover: buckets could use all of it, on every host.
     pub(super) fn knows(&self, limit: &Limit) -> bool {
-        self.cluster.is_some() || limit.scope.is_local()
+        self.cluster.is_some() || !limit.scope.is_cluster()
     }
 
     /// Whether a bucket may use all of every limit of the cluster.
@@ -99,7 +103,7 @@ impl Floors {
 /// The floor that a daemon before this one has left.
 fn pinned(in_force: &InForce) -> Option<Floor> {
     let policies = in_force.policies().map(|(_, policy)| policy);
-    let shared: Vec<Policy> = policies.filter(|policy| policy.whole().is_cluster()).collect();
+    let shared: Vec<Policy> = policies.filter(|policy| Kind::Cluster.has(policy)).collect();
     // The greater number is the smaller share. A daemon that died within a change has left two
     // floors, of which the smaller one brings nobody tokens.
     let least = shared.iter().map(Policy::floor).max()?;

@@ -34,6 +34,7 @@ use limiter_common::share_change::{Bucket, Outcome};
 use limiter_common::shared::Shared;
 
 use super::kernel::monotonic_ns;
+use super::kind::Kind;
 use super::publish::{ClassTables, InForce, PolicyLookup, published};
 use super::shared_buckets::{SharedBuckets, is_empty};
 use super::shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, multiplier};
@@ -53,18 +54,33 @@ pub struct ShareMaps {
     /// Buckets of limits that sources share: their numbers follow those of the table's.
     shared: Arc<SharedBuckets>,
     classes: Arc<ClassTables>,
-    policies: PolicyLookup,
-    writing: Mutex<()>,
+    policies: Arc<PolicyLookup>,
+    writing: Arc<Mutex<()>>,
+    kind: Kind,
 }
 
 impl ShareMaps {
-    pub(super) const fn new(
+    pub(super) fn new(
         table: Arc<BucketTable>,
         shared: Arc<SharedBuckets>,
         classes: Arc<ClassTables>,
         policies: PolicyLookup,
     ) -> Self {
-        Self { table, shared, classes, policies, writing: Mutex::new(()) }
+        let (policies, writing) = (Arc::new(policies), Arc::default());
+        Self { table, shared, classes, policies, writing, kind: Kind::Cluster }
+    }
+
+    /// The same for limits of a kind.
+    pub fn of(&self, kind: Kind) -> Self {
+        let Self { table, shared, classes, policies, writing, .. } = self;
+        Self {
+            table: Arc::clone(table),
+            shared: Arc::clone(shared),
+            classes: Arc::clone(classes),
+            policies: Arc::clone(policies),
+            writing: Arc::clone(writing),
+            kind,
+        }
     }
 
     /// Whoever holds it changes words of buckets alone.
@@ -109,7 +125,7 @@ impl ShareMaps {
 
     /// The sources that have begun to be limited since the last call, as far as there was room to note them.
     pub fn begun_to_be_limited(&self) -> Vec<IpNet> {
-        let sources = self.table.events.begun_to_be_limited();
+        let sources = self.table.events.begun_to_be_limited(self.kind);
         sources.into_iter().map(|source| self.table.memory.network(source)).collect()
     }
 
@@ -334,7 +350,7 @@ impl<'a> PolicyCache<'a> {
             // Then the slot had this content all the time: it is not written while a generation leads to it.
             let now = self.maps.published().generation();
             if now == self.generation {
-                return policy.filter(|policy| policy.whole().is_cluster());
+                return policy.filter(|policy| self.maps.kind.has(policy));
             }
             self.forget(now);
         }
@@ -379,7 +395,7 @@ impl<'a> ClusterSlots<'a> {
             // No packet has come since policies have changed.
             let network = self.maps.table.memory.network(tracked.key());
             let (_, policy) = self.in_force.policy_for(network.addr(), tracked.class());
-            return policy.filter(|policy| policy.whole().is_cluster());
+            return policy.filter(|policy| Kind::Cluster.has(policy));
         }
         let slot = resolved.slot();
         if let Some((last, policy)) = self.last
@@ -387,7 +403,7 @@ impl<'a> ClusterSlots<'a> {
         {
             return policy;
         }
-        let policy = self.in_force.policy(slot).filter(|policy| policy.whole().is_cluster());
+        let policy = self.in_force.policy(slot).filter(|policy| Kind::Cluster.has(policy));
         self.last = Some((slot, policy));
         policy
     }

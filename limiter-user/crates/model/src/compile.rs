@@ -9,7 +9,8 @@ use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::algorithm::Algorithm;
-use super::scope::{Partition, Scope};
+use super::lease::{self, LOCAL_PART};
+use super::scope::{OnError, Partition, Scope};
 use super::units::{Rate, Unit};
 use crate::limit::{Amount, Limit, Tier as Spec};
 use crate::target::Target;
@@ -74,6 +75,26 @@ pub fn compile_shared(
     // share.
     shared.gate = gate.min(policy.gate);
     Ok(shared)
+}
+
+/// Compiles a strict limit, as [`compile`]: to packets it is a limit of the cluster.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_leased(
+    limit: &Limit,
+    on_error: OnError,
+    window_shift: u32,
+    max_frame: u32,
+) -> Result<Policy, Invalid> {
+    let mut policy = compile(limit, window_shift, max_frame)?;
+    let rest = policy.first.tolerance.saturating_sub(policy.first.cost(max_frame));
+    policy.first.tolerance = rest / LOCAL_PART;
+    let floor = Multiplier::from_units(lease::FLOOR.units());
+    // Burst floors would be divided among hosts, which do not know of each other. Nor could any gate.
+    let policy = Policy { home: 0, gate: 1, ..policy.shared_by_hosts(floor, [0; 2]) };
+    let code = OnError::ALL.iter().position(|one| *one == on_error).unwrap_or_default();
+    Ok(policy.leased_by_store(code as u32 + 1))
 }
 
 /// What is said of a limit for `target` that cannot be enforced.
@@ -201,10 +222,12 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
     let also =
         if policy.whole().has_second() { decompile_terms(&policy.second_terms) } else { None };
     let enforce = !policy.whole().observes();
-    let scope = match policy.whole().is_cluster() {
+    let on_error = (policy.leased() as usize).checked_sub(1).and_then(|at| OnError::ALL.get(at));
+    let scope = match on_error {
+        Some(&on_error) => Scope::Strict { on_error },
         // What becomes of it in a partition is decided by the daemon, so no map has it.
-        true => Scope::Cluster { partition: Partition::default() },
-        false => Scope::Local,
+        None if policy.whole().is_cluster() => Scope::Cluster { partition: Partition::default() },
+        None => Scope::Local,
     };
     let reserve = policy.sharing.reserve as u8;
     Some(Amount { also, enforce, scope, reserve, ..Amount::new(tier) }.of(target))
@@ -353,6 +376,18 @@ mod tests {
         let [filled, _] = policy.filled();
         assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);
         assert_eq!(compile_shared(&limit, &share(0.04), 27, 1514).unwrap().filled(), [0; 2]);
+    }
+
+    #[test]
+    fn a_strict_limit_holds_a_packet_without_a_lease_and_a_seventh_of_the_burst_with_a_whole_one() {
+        for on_error in OnError::ALL {
+            let limit = limit("1000pps", 1401).scoped(Scope::Strict { on_error }).unwrap();
+            let policy = compile_leased(&limit, on_error, 27, 1514).unwrap();
+            assert_eq!(policy.first.tolerance, 200 * policy.first.fixed);
+            assert_eq!((policy.gate, policy.home), (1, 0));
+            assert!(policy.whole().is_cluster() && (policy.floor().part() * 65536.0) == 1.0);
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
+        }
     }
 
     #[test]

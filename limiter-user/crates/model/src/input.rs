@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::algorithm::{Algorithm, AlgorithmError};
 use super::ban::BanInput;
 use super::invalid::Invalid;
-use super::scope::{Partition, Reach, Scope};
+use super::scope::{OnError, Partition, Reach, Scope};
 use super::target::{Selector, Target};
 use super::units::{Rate, Unit, UnitError, parse_burst};
 use crate::limit::{Limit, ModelError, enforced, is_nothing};
@@ -36,13 +36,16 @@ pub struct LimitInput {
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<BanInput>,
-    /// Where it holds: `local`, which is meant if left out, or `cluster`.
+    /// Where it holds: `local`, which is meant if left out, `cluster` or `strict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Reach>,
     /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached: `auto`, which is meant if
     /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Of a strict limit, what a host admits while the store leases nothing: `lease`, which is meant if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
     /// Of a limit that is `aggregate`, how much of its burst is kept for known sources, percent, 0..=90: for those
     /// that have a bucket and owe no more than an eighth of their burst.
     #[serde(default, skip_serializing_if = "is_nothing")]
@@ -66,6 +69,7 @@ impl Default for LimitInput {
             ban: None,
             scope: None,
             partition: None,
+            on_error: None,
             reserve: 0,
         }
     }
@@ -214,7 +218,7 @@ impl LimitInput {
         let wanted = wanted.map_err(|error| ban(error.into()))?;
         let limit =
             limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))?;
-        let scope = Scope::read(self.scope, self.partition);
+        let scope = Scope::read(self.scope, self.partition, self.on_error);
         let scope = scope.map_err(|error| (Part::Scope, error.into()))?;
         let limit = limit.scoped(scope).map_err(|error| (Part::Scope, error.into()))?;
         limit.reserving(self.reserve).map_err(|error| (Part::Reserve, error.into()))
@@ -231,6 +235,8 @@ impl LimitInput {
                 .map(|scope| self.scope.replace(scope).is_some()),
             "partition" => named(name, value, Partition::ALL, Partition::name)
                 .map(|partition| self.partition.replace(partition).is_some()),
+            "on-error" => named(name, value, OnError::ALL, OnError::name)
+                .map(|on_error| self.on_error.replace(on_error).is_some()),
             "algorithm" => Ok(self.algorithm.replace(value.into()).is_some()),
             "reserve" => match value.parse() {
                 Ok(percent) => Ok(mem::replace(&mut self.reserve, percent) != 0),

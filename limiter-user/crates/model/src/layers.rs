@@ -67,7 +67,7 @@ impl<'a> LayeredLimits<'a> {
     /// Where the limit in force for this very target comes from.
     pub fn layer(&self, target: &Target) -> Option<Layer> {
         match self.runtime.get(target) {
-            Some(limit) if limit.scope.is_local() => Some(Layer::Runtime),
+            Some(limit) if !limit.scope.is_cluster() => Some(Layer::Runtime),
             // The store has one limit a target. One for the cluster can only have come from the
             // replica.
             Some(_) => Some(Layer::Cluster),
@@ -232,7 +232,7 @@ mod tests {
         let (file, own) = (of(file, Scope::Local), of(own, Scope::Local));
         // Limits that sources share are never the cluster's.
         let cluster: Limits =
-            of(cluster, WIDE).iter().filter(|limit| !limit.scope.is_local()).collect();
+            of(cluster, WIDE).iter().filter(|limit| limit.scope.is_cluster()).collect();
         let stored = cluster.iter().chain(own.iter()).collect();
         [file, cluster, stored]
     }

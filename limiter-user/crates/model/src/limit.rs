@@ -57,6 +57,11 @@ pub struct Amount {
 // All the rest is for newcomers, who cannot become known without it.
 pub const MAX_RESERVE: u8 = 90;
 
+/// Packets a second of a limit that a store leases, at least and at most.
+// A lease lasts for a second at the most, and has a token at least. The store's times are whole ns.
+const MIN_LEASED: f64 = 10.0;
+const MAX_LEASED: f64 = 1e7;
+
 /// Whether there is no reserve.
 pub const fn is_nothing(reserve: &u8) -> bool {
     *reserve == 0
@@ -162,6 +167,16 @@ pub enum ModelError {
         /// What counts in windows.
         algorithm: Algorithm,
     },
+    /// A strict limit that the store cannot lease.
+    #[error("{}: {why}", target.short())]
+    NotLeased {
+        /// Its target.
+        target: Target,
+        /// Why not.
+        why: &'static str,
+        /// What to write instead.
+        hint: &'static str,
+    },
     /// A window that sources share.
     #[error("{}: a {} is of one source; CPUs draw tokens for what sources share", target.short(), algorithm.name())]
     WindowOfMany {
@@ -228,6 +243,7 @@ impl ModelError {
             Self::WindowInCluster { .. } => {
                 "take token-bucket, or give the limit the scope local".into()
             }
+            Self::NotLeased { hint, .. } => (*hint).into(),
             Self::WindowOfMany { .. } => "take token-bucket, or leave aggregate out".into(),
             Self::Algorithm(error) => error.hint(),
             Self::ReserveTooLarge { .. } => format!("give at most {MAX_RESERVE}"),
@@ -303,13 +319,43 @@ impl Limit {
     /// The limit in a scope.
     ///
     /// # Errors
-    /// [`ModelError::WindowInCluster`] if it is for the cluster and counts in windows.
-    pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
-        if !scope.is_local() && !self.amount.algorithm.is_bucket() {
+    /// [`ModelError::WindowInCluster`] if it is for the cluster and counts in windows, [`ModelError::NotLeased`] if it is
+    /// strict and cannot be leased.
+    pub fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
+        if scope.on_error().is_some()
+            && let Some((why, hint)) = self.not_leased()
+        {
+            return Err(ModelError::NotLeased { target: self.target, why, hint });
+        }
+        if scope.is_cluster() && !self.amount.algorithm.is_bucket() {
             let (target, algorithm) = (self.target, self.amount.algorithm);
             return Err(ModelError::WindowInCluster { target, algorithm });
         }
         Ok(Amount { scope, ..self.amount }.of(self.target))
+    }
+
+    /// Why a central store cannot lease it, and what to write instead. What is not here goes with the scope strict.
+    fn not_leased(&self) -> Option<(&'static str, &'static str)> {
+        let rate = self.amount.rate;
+        Some(match () {
+            () if self.target.aggregate => (
+                "what sources share cannot be strict: CPUs draw its tokens ahead",
+                "leave aggregate out, or take the scope cluster",
+            ),
+            () if !self.amount.algorithm.is_bucket() => (
+                "a window cannot be strict: what is leased of it would be spent in the next one",
+                "take token-bucket, or the scope local",
+            ),
+            () if rate.unit() == Unit::Bytes || self.amount.also.is_some() => (
+                "a limit of bytes cannot be strict: the store leases packets",
+                "give a rate of packets alone, or take the scope cluster",
+            ),
+            () if !(MIN_LEASED..=MAX_LEASED).contains(&rate.per_second()) => (
+                "a strict limit is of 10 to 10 million packets a second",
+                "give such a rate, or take the scope cluster",
+            ),
+            () => return None,
+        })
     }
 
     /// The limit with so many percent of its burst for known sources.

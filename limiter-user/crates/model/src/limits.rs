@@ -84,7 +84,13 @@ impl Limits {
 
     /// Whether one of them is for the cluster.
     pub fn in_cluster(&self) -> bool {
-        self.amounts().any(|(amount, _)| !amount.scope.is_local())
+        self.amounts().any(|(amount, _)| amount.scope.is_cluster())
+    }
+
+    /// The slowest of those that a central store keeps, packets a second.
+    pub fn slowest_strict(&self) -> Option<f64> {
+        let strict = self.amounts().filter(|(amount, _)| amount.scope.on_error().is_some());
+        strict.map(|(amount, _)| amount.rate.per_second()).min_by(f64::total_cmp)
     }
 
     /// Whether one of them bans.

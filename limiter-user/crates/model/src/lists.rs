@@ -11,7 +11,7 @@ use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
 use super::invalid::Invalid;
-use super::scope::Reach;
+use super::scope::{Reach, for_cluster};
 use super::target::{Selector, TargetError, prefixes_of, short_prefix, source_of};
 
 mod entries;
@@ -137,7 +137,7 @@ impl Listing {
     /// # Errors
     /// If it is for the cluster and not for the deny list.
     pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Invalid> {
-        let cluster = reach == Some(Reach::Cluster);
+        let cluster = for_cluster(reach)?;
         // An allowed source passes all limits: each host decides for itself whom it exempts.
         if cluster && self.action != Action::Deny {
             return Err(Invalid::new("only denials can be for the cluster").with_hint(

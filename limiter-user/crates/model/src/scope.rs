@@ -1,4 +1,4 @@
-//! Where a limit holds: on one host, or as one limit on all hosts of a cluster.
+//! Where a limit holds: on one host, as one limit on all hosts of a cluster, or on all that use the same store.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,39 @@ pub enum Scope {
         /// What becomes of the shares of hosts that cannot be reached.
         partition: Partition,
     },
+    /// On all hosts that use the same central store, which leases its tokens to them.
+    Strict {
+        /// What a host admits while the store leases nothing.
+        on_error: OnError,
+    },
+}
+
+/// What a host admits under a strict limit while the store leases nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum OnError {
+    /// What it holds by leases, until they end; then one packet of each source
+    #[default]
+    Lease,
+    /// One packet of each source, at once
+    Closed,
+    /// The whole limit, on each host by itself
+    Open,
+}
+
+impl OnError {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Lease, Self::Closed, Self::Open];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Closed => "closed",
+            Self::Open => "open",
+        }
+    }
 }
 
 /// What becomes of the shares of hosts that cannot be reached.
@@ -70,22 +103,39 @@ impl Partition {
     }
 }
 
-/// A limit of one host with a policy for partitions of the cluster.
+/// A limit with something that belongs to another scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a local limit has no partition policy such as {}", partition.name())]
-pub struct LocalPartition {
-    /// The policy.
-    partition: Partition,
+pub enum ScopeError {
+    /// A policy for partitions of the cluster.
+    #[error("a {} limit has no partition policy such as {}", reach.name(), partition.name())]
+    Partition {
+        /// The scope.
+        reach: Reach,
+        /// The policy.
+        partition: Partition,
+    },
+    /// What is done without the store.
+    #[error("a {} limit has no on_error such as {}", reach.name(), on_error.name())]
+    OnError {
+        /// The scope.
+        reach: Reach,
+        /// What is done.
+        on_error: OnError,
+    },
 }
 
-impl LocalPartition {
+impl ScopeError {
     /// What to write instead.
     pub fn hint(&self) -> String {
-        "leave the partition policy out, or give the limit the scope cluster".into()
+        let (what, scope) = match self {
+            Self::Partition { .. } => ("the partition policy", Reach::Cluster),
+            Self::OnError { .. } => ("on_error", Reach::Strict),
+        };
+        format!("leave {what} out, or give the limit the scope {}", scope.name())
     }
 }
 
-input_error!(LocalPartition);
+input_error!(ScopeError);
 
 /// A scope without what goes with it, as options and files name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -99,36 +149,49 @@ pub enum Reach {
     Local,
     /// On all hosts of the cluster together.
     Cluster,
+    /// On all hosts that use the same central store.
+    Strict,
 }
 
 impl Reach {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Local, Self::Cluster];
+    pub const ALL: [Self; 3] = [Self::Local, Self::Cluster, Self::Strict];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Cluster => "cluster",
+            Self::Strict => "strict",
         }
     }
 }
 
 impl Scope {
-    /// The scope that is meant by what was said of it; local, or auto, if nothing was.
+    /// The scope that is meant by what was said of it; local, auto and lease, if nothing was.
     ///
     /// # Errors
-    /// [`LocalPartition`] for a limit of one host with a policy for partitions.
+    /// [`ScopeError`] for what belongs to another scope.
     pub fn read(
         reach: Option<Reach>,
         partition: Option<Partition>,
-    ) -> Result<Self, LocalPartition> {
-        match (reach.unwrap_or_default(), partition) {
-            (Reach::Local, None) => Ok(Self::Local),
-            // Refused, not ignored: whoever says it believes that the limit is for the cluster.
-            (Reach::Local, Some(partition)) => Err(LocalPartition { partition }),
-            (Reach::Cluster, partition) => {
+        on_error: Option<OnError>,
+    ) -> Result<Self, ScopeError> {
+        // Refused, not ignored: whoever says it believes that the limit has the other scope.
+        match (reach.unwrap_or_default(), partition, on_error) {
+            (Reach::Local, None, None) => Ok(Self::Local),
+            (Reach::Cluster, partition, None) => {
                 Ok(Self::Cluster { partition: partition.unwrap_or_default() })
+            }
+            (Reach::Strict, None, on_error) => {
+                Ok(Self::Strict { on_error: on_error.unwrap_or_default() })
+            }
+            (reach, _, Some(on_error)) if reach != Reach::Strict => {
+                Err(ScopeError::OnError { reach, on_error })
+            }
+            (reach, partition, _) => {
+                let partition = partition.unwrap_or_default();
+                Err(ScopeError::Partition { reach, partition })
             }
         }
     }
@@ -138,20 +201,48 @@ impl Scope {
         matches!(self, Self::Local)
     }
 
+    /// Whether it is the cluster's.
+    pub const fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
+    }
+
     /// How it is named.
     pub const fn reach(self) -> Reach {
         match self {
             Self::Local => Reach::Local,
             Self::Cluster { .. } => Reach::Cluster,
+            Self::Strict { .. } => Reach::Strict,
         }
     }
 
     /// What becomes of the shares of hosts that cannot be reached, where there are any.
     pub const fn partition(self) -> Option<Partition> {
         match self {
-            Self::Local => None,
+            Self::Local | Self::Strict { .. } => None,
             Self::Cluster { partition } => Some(partition),
         }
+    }
+
+    /// What is done while the central store leases nothing, where that keeps the limit.
+    pub const fn on_error(self) -> Option<OnError> {
+        match self {
+            Self::Local | Self::Cluster { .. } => None,
+            Self::Strict { on_error } => Some(on_error),
+        }
+    }
+}
+
+/// Whether something that is no limit is for the cluster; it is on this host alone if nothing is said.
+///
+/// # Errors
+/// If it is to be strict: a store has no part in it.
+pub fn for_cluster(reach: Option<Reach>) -> Result<bool, Invalid> {
+    match reach {
+        Some(Reach::Strict) => {
+            Err(Invalid::new("only a limit can be strict")
+                .with_hint("take the scope local or cluster"))
+        }
+        reach => Ok(reach == Some(Reach::Cluster)),
     }
 }
 
@@ -171,15 +262,22 @@ mod tests {
     #[test]
     fn what_is_left_out_is_local_or_auto() {
         let auto = Some(Partition::Auto);
-        assert_eq!(Scope::read(None, None), Ok(Scope::Local));
-        assert_eq!(Scope::read(Some(Reach::Local), None), Ok(Scope::Local));
-        let cluster = Scope::read(Some(Reach::Cluster), None).unwrap();
-        assert_eq!(Scope::read(Some(Reach::Cluster), auto), Ok(cluster));
+        assert_eq!(Scope::read(None, None, None), Ok(Scope::Local));
+        assert_eq!(Scope::read(Some(Reach::Local), None, None), Ok(Scope::Local));
+        let cluster = Scope::read(Some(Reach::Cluster), None, None).unwrap();
+        assert_eq!(Scope::read(Some(Reach::Cluster), auto, None), Ok(cluster));
         assert_eq!((cluster.reach(), cluster.partition()), (Reach::Cluster, auto));
-        for reach in [None, Some(Reach::Local)] {
-            let error = Scope::read(reach, auto).unwrap_err();
+        let strict = Scope::read(Some(Reach::Strict), None, None).unwrap();
+        assert_eq!((strict.reach(), strict.on_error()), (Reach::Strict, Some(OnError::Lease)));
+        for reach in [None, Some(Reach::Local), Some(Reach::Strict)] {
+            let error = Scope::read(reach, auto, None).unwrap_err();
             assert!(error.to_string().contains("auto"), "{error}");
             assert!(error.hint().contains("cluster"));
+        }
+        for reach in [None, Some(Reach::Local), Some(Reach::Cluster)] {
+            let error = Scope::read(reach, None, Some(OnError::Open)).unwrap_err();
+            assert!(error.to_string().contains("open"), "{error}");
+            assert!(error.hint().contains("strict"));
         }
     }
 
@@ -189,6 +287,9 @@ mod tests {
             let json = serde_json::to_value(partition).unwrap();
             assert_eq!(json, partition.name());
             assert_eq!(serde_json::from_value::<Partition>(json).unwrap(), partition);
+        }
+        for on_error in OnError::ALL {
+            assert_eq!(serde_json::to_value(on_error).unwrap(), on_error.name());
         }
         let error = serde_json::from_str::<Partition>("\"lucky\"").unwrap_err().to_string();
         assert!(error.contains("lucky") && error.contains("majority-reclaim"), "{error}");

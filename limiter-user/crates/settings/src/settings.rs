@@ -244,7 +244,7 @@ impl Settings {
         if clustered || !self.file.limits().in_cluster() {
             return Ok(());
         }
-        let Some(limit) = self.file.limits().iter().find(|limit| !limit.scope.is_local()) else {
+        let Some(limit) = self.file.limits().iter().find(|limit| limit.scope.is_cluster()) else {
             return Ok(());
         };
         let failure = Failure::from(no_cluster(&format!("the limit for {}", limit.target.short())));

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use model::ban::BanInput;
 use model::input::Part;
-use model::{Algorithm, LimitInput, Partition, Reach};
+use model::{Algorithm, LimitInput, OnError, Partition, Reach};
 
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -56,12 +56,16 @@ macro_rules! amount_table {
             /// Denies sources that go on to be far over the limit.
             #[schemars(with = "Option<BanInput>")]
             pub(super) ban: Option<Spanned<BanInput>>,
-            /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
+            /// Where it holds: on this host alone, which is meant if left out, on all of the cluster together, or on all that
+            /// use the same central store.
             #[schemars(with = "Option<Reach>")]
             pub(super) scope: Option<Spanned<Reach>>,
             /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
             #[schemars(with = "Option<Partition>")]
             pub(super) partition: Option<Spanned<Partition>>,
+            /// Of a strict limit: what a host admits while the store leases nothing.
+            #[schemars(with = "Option<OnError>")]
+            pub(super) on_error: Option<Spanned<OnError>>,
             /// Of a limit that all sources share: how much of its burst is kept for known sources, percent, 0 to 90.
             #[schemars(with = "Option<u8>")]
             pub(super) reserve: Option<Spanned<u8>>,
@@ -77,6 +81,7 @@ macro_rules! amount_table {
                     ban: self.ban.as_ref().map(|ban| ban.get_ref().clone()),
                     scope: self.scope.as_ref().map(|scope| *scope.get_ref()),
                     partition: self.partition.as_ref().map(|partition| *partition.get_ref()),
+                    on_error: self.on_error.as_ref().map(|on_error| *on_error.get_ref()),
                     reserve: self.reserve.as_ref().map_or(0, |reserve| *reserve.get_ref()),
                     ..LimitInput::default()
                 }
@@ -90,7 +95,8 @@ macro_rules! amount_table {
                     Part::Ban => self.ban.as_ref().map(|ban| ban.span().start),
                     Part::Scope => {
                         let scope = self.scope.as_ref().map(|scope| scope.span().start);
-                        scope.or(self.partition.as_ref().map(|partition| partition.span().start))
+                        let partition = self.partition.as_ref().map(|it| it.span().start);
+                        scope.or(partition).or(self.on_error.as_ref().map(|it| it.span().start))
                     }
                     Part::Reserve => self.reserve.as_ref().map(|reserve| reserve.span().start),
                     // Whoever reads a limit knows where its target is, and the default has none.
@@ -135,6 +141,7 @@ impl AmountTable {
             ban: None,
             scope: None,
             partition: None,
+            on_error: None,
             reserve: None,
         }
     }

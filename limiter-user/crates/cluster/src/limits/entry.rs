@@ -87,7 +87,7 @@ impl Item {
             Self::Limit(target) => {
                 let limit = record::read(*target, content)?;
                 // Taken, it would be a limit here that its own host does not divide with others.
-                if limit.scope.is_local() {
+                if !limit.scope.is_cluster() {
                     return Err("it is not for the cluster".into());
                 }
                 Ok(Value::Limit(limit))

@@ -45,7 +45,7 @@ pub(crate) struct ClusterLimits {
 
 impl ClusterLimits {
     fn of(limits: &Limits) -> Self {
-        let clustered = limits.iter().filter(|limit| !limit.scope.is_local());
+        let clustered = limits.iter().filter(|limit| limit.scope.is_cluster());
         let told = clustered.map(|limit| FileLimit {
             target: limit.target.short(),
             limit: LimitReport::new(&limit, 0).summary(),

@@ -167,7 +167,7 @@ impl Rules {
     /// A limit as it is told, whether or not it is in force.
     pub(crate) fn report(&self, limit: &Limit) -> LimitReport {
         let mut report = LimitReport::new(limit, self.plane.gate_of(limit));
-        if !limit.scope.is_local()
+        if limit.scope.is_cluster()
             && let Some(terms) = self.plane.cluster_terms()
         {
             report.set_hosts(terms.hosts, terms.frame);

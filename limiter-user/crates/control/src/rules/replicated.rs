@@ -45,7 +45,7 @@ pub(crate) fn wall() -> WallMs {
 
 /// Whether a limit is one of all hosts together.
 pub(crate) fn is_clusters(limit: &Limit) -> bool {
-    !limit.scope.is_local()
+    limit.scope.is_cluster()
 }
 
 impl Replicated {
@@ -99,7 +99,7 @@ impl Replicated {
     /// If the replica has no room; then it is as it was before.
     pub(super) fn rows(&mut self, changes: &Changes, former: &Limits) -> Result<Vec<Row>, Failure> {
         self.set(changes.iter().filter_map(|change| match change {
-            Change::Set(limit) if limit.scope.is_local() => None,
+            Change::Set(limit) if !limit.scope.is_cluster() => None,
             Change::Set(limit) => Some((Item::Limit(limit.target), Some(Value::Limit(limit)))),
             Change::Unset(target) => {
                 former.get(&target).filter(is_clusters).map(|_| (Item::Limit(target), None))
@@ -186,7 +186,7 @@ impl Replicated {
     pub(crate) fn warnings(&self, in_force: &Limits) -> Vec<String> {
         let mut warnings = Vec::new();
         let Some(Part { replica, unfit, problem }) = &self.0 else {
-            let alone = in_force.iter().filter(|limit| !limit.scope.is_local()).count();
+            let alone = in_force.iter().filter(|limit| limit.scope.is_cluster()).count();
             if alone > 0 {
                 warnings.push(format!(
                     "{alone} limits are for the cluster, but this daemon is in none: they hold for this host \
@@ -296,7 +296,7 @@ pub(super) fn overridden(rules: &Rules, descriptor: &Descriptor) -> Option<Overr
 pub(super) fn hides_cluster(rules: &Rules, changes: &Changes) -> Option<String> {
     let cluster = rules.layers().cluster?;
     let hidden = changes.iter().find_map(|change| match change {
-        Change::Set(limit) if limit.scope.is_local() => cluster.limit_of(&limit.target),
+        Change::Set(limit) if !limit.scope.is_cluster() => cluster.limit_of(&limit.target),
         _ => None,
     })?;
     Some(format!(
@@ -324,7 +324,7 @@ pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
         (cold, burst)
     };
     let limits = changes.iter().filter_map(|change| match change {
-        Change::Set(limit) if !limit.scope.is_local() => Some(limit),
+        Change::Set(limit) if limit.scope.is_cluster() => Some(limit),
         _ => None,
     });
     limits.filter(|_| hosts > 1).find_map(|limit| {
@@ -367,7 +367,7 @@ fn changes_by_cluster(
                     Some(Value::Limit(limit)) => Some(limit),
                     _ => None,
                 };
-                if stored.is_some_and(|limit| limit.scope.is_local()) || stored == wanted {
+                if stored.is_some_and(|limit| !limit.scope.is_cluster()) || stored == wanted {
                     continue;
                 }
                 let change = wanted.map_or(Change::Unset(target), Change::Set);

@@ -20,8 +20,8 @@ use api::requests::{ChangeQuery, OverrideQuery, OverridesQuery};
 use api::{Followed, OverridesChanged, OverridesReport};
 use control::Host;
 use control::rules::overrides;
-use model::Reach;
 use model::overrides::{Descriptor, Line, Override, OverrideChanges, read_lines};
+use model::scope::for_cluster;
 
 pub(super) async fn list(
     State(host): State<Host>,
@@ -37,7 +37,7 @@ pub(super) async fn set(
 ) -> Answer<OverridesChanged> {
     // Before the core is locked: there may be very many.
     let lines: Vec<Line> = read_lines(&lines).map_err(Failure::from)?;
-    let is_clusters = query.scope == Some(Reach::Cluster);
+    let is_clusters = for_cluster(query.scope).map_err(Failure::from)?;
     let set = |Line { descriptor, limit }| {
         Override::new(limit, query.ttl(), is_clusters).map(|set| (descriptor, Some(set)))
     };
