@@ -16,6 +16,7 @@ mod groups;
 mod history;
 pub mod instances;
 mod keys;
+mod leases;
 mod limit;
 mod lists;
 mod overrides;
@@ -50,6 +51,7 @@ pub use fleet::{
 pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
+pub use leases::{LeaseWanted, LeasedKey, LeasesBrought, LeasesReport, LeasesWanted};
 pub use limit::{
     DiffReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,

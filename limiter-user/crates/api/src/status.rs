@@ -7,7 +7,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::limit::FIRST_LIMIT;
-use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
+use super::{
+    ClusterStatus, ConfigReport, LeasesReport, LimitReport, OverageReport, PendingReport, Print,
+    text,
+};
 use model::Distinct;
 use model::instance::{Instance, address};
 use model::target::short_prefix;
@@ -110,6 +113,9 @@ pub struct StatusReport {
     /// How the host fares in its cluster, if it is in one.
     #[serde(default)]
     pub cluster: Option<Box<ClusterStatus>>,
+    /// How strict limits fare, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Box<LeasesReport>>,
     /// The cluster and the dashboard, if this host is to have them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceReport>,
@@ -183,6 +189,9 @@ impl Print for StatusReport {
         if let Some(cluster) = &self.cluster {
             writeln!(out, "cluster     {}", cluster.summary())?;
             writeln!(out, "            {}", cluster.frames())?;
+        }
+        if let Some(leases) = &self.leases {
+            writeln!(out, "leases      {}", leases.summary())?;
         }
         // One that is not up is among the warnings. A late one stays here, as it tells what may
         // fail at the next boot.

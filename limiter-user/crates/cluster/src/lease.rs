@@ -39,6 +39,8 @@ const MORE: u64 = 17;
 pub struct Terms {
     /// Packets a second.
     pub rate: f64,
+    /// Packets at once.
+    pub burst: u64,
     /// What is done while the store leases nothing.
     pub on_error: OnError,
 }
@@ -157,9 +159,16 @@ impl<N: Clone> Leases<N> {
     }
 
     /// A source sends such a part of its limit.
-    pub fn demand(&mut self, now: Moment, key: KeyId, name: &N, terms: Terms, part: Share) {
+    pub fn demand(
+        &mut self,
+        now: Moment,
+        key: KeyId,
+        name: impl Fn() -> N,
+        terms: Terms,
+        part: Share,
+    ) {
         let new = || Lease {
-            name: name.clone(),
+            name: name(),
             terms,
             wanted: Share::NONE,
             left: 0.0,
@@ -183,7 +192,8 @@ impl<N: Clone> Leases<N> {
         if lease.wanted < lease.share(now).times(1, 2) {
             let rest = terms.rate * lease.until.since(now).as_secs_f64();
             let back = lease.keep(now, lease.wanted.part() * rest);
-            self.give_back(key, name.clone(), back);
+            let name = lease.name.clone();
+            self.give_back(key, name, back);
         }
     }
 

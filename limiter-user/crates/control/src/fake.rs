@@ -566,6 +566,10 @@ impl Plane for Fake {
         Arc::new(self.clone())
     }
 
+    fn leased_shares(&self) -> Arc<dyn Shares> {
+        Arc::new(self.clone())
+    }
+
     fn scan(&self, scan: &mut Scan<'_>) {
         self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
     }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, LeaseDesk, start_leases};
 use super::core::Core;
 use super::handle::CoreHandle;
 use api::error::Failure;
@@ -13,6 +13,7 @@ use api::error::Failure;
 pub struct Host {
     core: CoreHandle,
     cluster: Arc<OnceLock<Cluster>>,
+    leases: Arc<OnceLock<LeaseDesk>>,
 }
 
 // Most of what is asked of a host is asked of its core.
@@ -27,12 +28,27 @@ impl Deref for Host {
 impl Host {
     /// A host with this core.
     pub fn new(core: Core) -> Self {
-        Self { core: CoreHandle::new(core), cluster: Arc::default() }
+        Self { core: CoreHandle::new(core), cluster: Arc::default(), leases: Arc::default() }
     }
 
     /// The cluster that this host talks to, if it is to be in one.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.get()
+    }
+
+    /// Begins to get leases for strict limits.
+    ///
+    /// # Errors
+    /// As [`start_leases`].
+    pub fn start_leases(&self) -> Result<(), Failure> {
+        // There is one in the life of a daemon.
+        let _ = self.leases.set(start_leases(&self.core)?);
+        Ok(())
+    }
+
+    /// Where leases are brought, once that has begun.
+    pub fn leases(&self) -> Option<&LeaseDesk> {
+        self.leases.get()
     }
 
     /// What keeps the cluster from running that this host is to be in; nothing if it is to be in none.

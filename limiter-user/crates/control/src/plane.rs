@@ -13,8 +13,8 @@ use limiter_common::sketch::Shape;
 use super::scan::Scan;
 use api::error::Failure;
 use dataplane::{
-    BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
-    ShadowView, ShareMaps, SharesChanged, SketchCounts, WindowRanks,
+    BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, Kind,
+    RunTime, ShadowView, ShareMaps, SharesChanged, SketchCounts, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
@@ -241,6 +241,9 @@ pub trait Plane: Links + Policies + Buckets + Floors + Samples + Send {
     /// A handle for who gives shares.
     fn shares(&self) -> Arc<dyn Shares>;
 
+    /// The same for limits that a central store leases.
+    fn leased_shares(&self) -> Arc<dyn Shares>;
+
     /// As [`Buckets::counts`], by a loop that is compiled for the scan where that is possible.
     fn scan(&self, scan: &mut Scan<'_>);
 }
@@ -248,6 +251,10 @@ pub trait Plane: Links + Policies + Buckets + Floors + Samples + Send {
 impl Plane for Dataplane {
     fn shares(&self) -> Arc<dyn Shares> {
         self.shares.clone()
+    }
+
+    fn leased_shares(&self) -> Arc<dyn Shares> {
+        Arc::new(self.shares.of(Kind::Leased))
     }
 
     fn scan(&self, scan: &mut Scan<'_>) {

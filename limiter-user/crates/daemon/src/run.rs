@@ -88,6 +88,7 @@ async fn serve(
         let _ = stopped.await;
     });
     let mut server = tokio::spawn(server.into_future());
+    host.start_leases()?;
     services.begin(&host).await;
     tracing::info!("ready: serving {}", config.socket.display());
     if host.with(|core| Ok(core.attached())).await?.is_empty() {

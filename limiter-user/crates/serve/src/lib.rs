@@ -11,6 +11,7 @@ mod fuzz;
 mod grpc;
 mod http;
 mod latency;
+mod leases;
 mod memory;
 mod metrics;
 mod options;
@@ -130,6 +131,7 @@ async fn open(options: &Options) -> Result<Arc<Service>, Failure> {
     if let Some(socket) = &options.daemon {
         follow::start(Arc::clone(&service), socket.clone()).await;
         shares::start(Arc::clone(&service), socket.clone()).await;
+        leases::start(Arc::clone(&service), socket.clone());
     }
     Ok(service)
 }

@@ -101,7 +101,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) connections: u32,
 
-    /// The socket of the daemon: for `limiter rule`, and rules with push_down or scope: cluster
+    /// The socket of the daemon: for `limiter rule`, rules with push_down or scope: cluster, and strict limits of packets
     #[arg(long, value_name = "SOCKET", env = "LIMITER_SERVE_DAEMON")]
     pub(crate) daemon: Option<PathBuf>,
 

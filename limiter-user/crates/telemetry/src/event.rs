@@ -213,6 +213,11 @@ pub enum What {
     },
     /// The daemon ends; the limits may stay in force.
     Stopping,
+    /// The central store leases nothing of strict limits any more, or does again.
+    Leases {
+        /// Why it does not, if it does not.
+        problem: Option<String>,
+    },
     /// A source was far enough over its limit for a ban, but nothing shows that its address is not forged.
     BanWithheld {
         /// The source.
@@ -266,6 +271,8 @@ pub enum Kind {
     BanWithheld,
     /// The sources of a prefix without a bucket were limited for the first time
     GroupLimited,
+    /// The central store leases nothing of strict limits, or does again
+    Leases,
 }
 
 impl Kind {
@@ -290,6 +297,7 @@ impl Kind {
             Self::Stopping => "stopping",
             Self::BanWithheld => "ban_withheld",
             Self::GroupLimited => "group_limited",
+            Self::Leases => "leases",
         }
     }
 
@@ -323,6 +331,7 @@ impl What {
             Self::Started { .. } => Kind::Started,
             Self::Stopping => Kind::Stopping,
             Self::BanWithheld { .. } => Kind::BanWithheld,
+            Self::Leases { .. } => Kind::Leases,
         }
     }
 
@@ -335,6 +344,7 @@ impl What {
             | Self::DistinctJump { .. }
             | Self::Spread { .. }
             | Self::Reverted { .. }
+            | Self::Leases { problem: Some(_) }
             | Self::EventsLost { .. }
             | Self::Missed { .. } => Severity::Warning,
             // Also bans: the limiter has done what it was told to.
@@ -414,6 +424,10 @@ impl fmt::Display for What {
             }
             Self::Detached { interface, .. } => write!(f, "detached from {interface}"),
             Self::Policy { what, .. } => f.write_str(what),
+            Self::Leases { problem: Some(problem) } => {
+                write!(f, "no leases of strict limits: {problem}; on_error says what is admitted")
+            }
+            Self::Leases { problem: None } => f.write_str("the store leases strict limits again"),
             Self::Reverted { what, .. } => write!(f, "{what} was not confirmed: reverted"),
             Self::EventsLost { count } => write!(f, "{count} events of the data plane were lost"),
             Self::Suppressed { kind, count } => {

@@ -128,7 +128,11 @@ impl World {
     }
 
     fn terms(&self) -> Terms {
-        Terms { rate: self.tier.rate.per_second(), on_error: OnError::Lease }
+        Terms {
+            rate: self.tier.rate.per_second(),
+            burst: self.tier.burst,
+            on_error: OnError::Lease,
+        }
     }
 
     fn pass(&mut self, span: Duration) {
@@ -161,7 +165,7 @@ impl World {
             there.into_iter().for_each(|(_, number, got)| host.leases.answer(now, number, got));
             let part = Share::from_part(f64::from(act.demand) / 100.0);
             if act.fault != Fault::Idle {
-                host.leases.demand(now, KEY, &(), terms, part);
+                host.leases.demand(now, KEY, || (), terms, part);
             }
             // First the kernel, then the store.
             for granted in host.leases.poll(now) {
@@ -278,8 +282,8 @@ fn what_is_sent_is_admitted_up_to_the_limit() {
 
 /// A lease of a single host, as the store grants it.
 fn buy(leases: &mut Leases<()>, now: Moment, part: f64, most: u64) -> Option<u64> {
-    let terms = Terms { rate: 1000.0, on_error: OnError::Lease };
-    leases.demand(now, KEY, &(), terms, Share::from_part(part));
+    let terms = Terms { rate: 1000.0, burst: 1000, on_error: OnError::Lease };
+    leases.demand(now, KEY, || (), terms, Share::from_part(part));
     let asks = leases.asks(now, 10);
     let [Ask::Buy(number, (), tokens)] = asks[..] else { return None };
     leases.answer(now, number, Some(tokens.min(most)));
@@ -299,8 +303,8 @@ fn a_lease_is_renewed_at_half_and_what_is_not_used_is_given_back() {
     it.demand(
         ms(60),
         KEY,
-        &(),
-        Terms { rate: 1000.0, on_error: OnError::Lease },
+        || (),
+        Terms { rate: 1000.0, burst: 1000, on_error: OnError::Lease },
         Share::from_part(0.2),
     );
     let Some(Ask::GiveBack((), back)) = it.asks(ms(60), 10).pop() else { panic!("all is kept") };
@@ -315,12 +319,12 @@ fn a_lease_is_renewed_at_half_and_what_is_not_used_is_given_back() {
 #[test]
 fn ten_thousand_sources_ask_for_twenty_thousand_leases_a_second() {
     let mut it = leases(ms(0));
-    let terms = Terms { rate: 100.0, on_error: OnError::Lease };
+    let terms = Terms { rate: 100.0, burst: 1000, on_error: OnError::Lease };
     let mut asked = 0;
     for look in 0..200 {
         let now = ms(25 * look);
         for source in 0..10_000 {
-            it.demand(now, KeyId::from_hash(source), &(), terms, Share::WHOLE);
+            it.demand(now, KeyId::from_hash(source), || (), terms, Share::WHOLE);
         }
         for ask in it.asks(now, 4_096) {
             let Ask::Buy(number, (), tokens) = ask else { continue };
@@ -337,7 +341,13 @@ fn without_the_store_each_limit_does_what_is_said() {
     let mut it = leases(ms(0));
     for (number, on_error) in OnError::ALL.into_iter().enumerate() {
         let key = KeyId::from_hash(number as u64);
-        it.demand(ms(0), key, &(), Terms { rate: 1000.0, on_error }, Share::from_part(0.5));
+        it.demand(
+            ms(0),
+            key,
+            || (),
+            Terms { rate: 1000.0, burst: 1000, on_error },
+            Share::from_part(0.5),
+        );
     }
     for ask in it.asks(ms(0), 10) {
         let Ask::Buy(number, (), tokens) = ask else { panic!("{ask:?}") };

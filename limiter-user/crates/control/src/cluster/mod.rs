@@ -14,6 +14,7 @@ mod init;
 mod key;
 pub mod key_file;
 mod keys_file;
+mod leases;
 mod leave;
 mod ledger;
 pub mod link;
@@ -47,6 +48,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::floors::FloorsFile;
 use self::keys_file::KeysFile;
+pub(crate) use self::leases::LeaseView;
+pub use self::leases::{LeaseDesk, start_leases};
 pub(super) use self::share_loop::floor_of;
 use self::state_file::StateFile;
 use self::status::View;

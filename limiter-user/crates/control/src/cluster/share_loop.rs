@@ -502,9 +502,9 @@ impl ShareLoop {
         if let Some(word) = self.escrow.share_of_untracked(ended) {
             self.pending.shares.grant_untracked(untracked, word);
         }
-        for Demand { key, part, limited, target } in seen.demands {
+        for Demand { key, part, limited, limit } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
-            if let Some(partition) = self.partitions.of(key, target) {
+            if let Some(partition) = self.partitions.of(key, limit.target) {
                 self.escrow.set_partition(key, partition);
             }
         }

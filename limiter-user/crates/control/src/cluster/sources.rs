@@ -20,7 +20,7 @@ use crate::Shares;
 use cluster::{KeyId, Moment};
 use dataplane::{ClusterBucket, ClusterMember};
 use model::share::IDLE;
-use model::{Selector, Share, Target};
+use model::{Limit, Selector, Share, Target};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.
 // The search and the tracked sources share a loop with messages; together they stay below the time
@@ -64,8 +64,8 @@ pub(super) struct Demand {
     pub(super) part: Share,
     /// Whether packets of it are dropped.
     pub(super) limited: bool,
-    /// Whose it is: a source's, or of a limit that sources share.
-    pub(super) target: Target,
+    /// Its limit, for whose it is: a source's, or of one that sources share.
+    pub(super) limit: Limit,
 }
 
 /// Whose a bucket is.
@@ -313,8 +313,8 @@ impl Sources {
         (tracked.turn, tracked.looked) = (self.turn, now);
         let part = tracked.watch.look(now, &member.limit, bucket.counts, bucket.limited, bounds);
         if let Some(part) = part {
-            let (limited, target) = (tracked.watch.limited, whose(member));
-            seen.demands.push(Demand { key, part, limited, target });
+            let (limited, limit) = (tracked.watch.limited, member.limit.amount.of(whose(member)));
+            seen.demands.push(Demand { key, part, limited, limit });
         }
         true
     }
@@ -393,7 +393,8 @@ impl Sources {
         self.at.insert(at, key);
         // Without a part there is nothing to ask for yet.
         if !part.is_none() {
-            seen.demands.push(Demand { key, part, limited, target });
+            let limit = member.limit.amount.of(target);
+            seen.demands.push(Demand { key, part, limited, limit });
         }
     }
 }

@@ -164,6 +164,7 @@ impl Core {
         rules.plane.refresh_clock();
         rules.plane.take_back();
         rules.events.tell_of_plane(&mut *rules.plane);
+        rules.tell_of_leases();
         match sample(&*rules.plane) {
             Ok(sample) => {
                 self.past.history.record(&sample);

@@ -32,6 +32,7 @@ impl Core {
         warnings::of_store(&mut found, &rules.store, rules.fault.as_deref());
         warnings::of_changes(&mut found, rules);
         warnings::of_cluster(&mut found, rules);
+        warnings::of_leases(&mut found, rules);
         let config = reload::report(rules);
         warnings::of_config(&mut found, &config);
         warnings::of_history(&mut found, &self.past);
@@ -79,6 +80,7 @@ impl Core {
                 .cluster
                 .as_ref()
                 .map(|cluster| Box::new(cluster.report(rules.plane.peers()))),
+            leases: rules.leases().map(Box::new),
             services: self.services.reports().to_vec(),
             confirm: rules.unconfirmed.report(),
             management: rules.management.nets().to_vec(),

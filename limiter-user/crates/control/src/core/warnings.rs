@@ -15,7 +15,7 @@ use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
 use model::price::{Holder, price};
 use model::source::Source;
-use model::{Amount, Limit, Limits, Target, Tier, Unit};
+use model::{Amount, Limit, Limits, OnError, Target, Tier, Unit};
 use model::{
     interface::{Attachment, Mode},
     tables::{OnFull, SketchHealth, TableHealth},
@@ -53,6 +53,31 @@ pub(super) fn of_cluster(warnings: &mut Warnings, rules: &Rules) {
     let Some(cluster) = &rules.cluster else { return };
     for Concern { text, degraded } in cluster.concerns(rules.in_force().in_cluster()) {
         if degraded { warnings.degraded(text) } else { warnings.note(text) }
+    }
+}
+
+/// What strict limits do without the central store.
+pub(super) fn of_leases(warnings: &mut Warnings, rules: &Rules) {
+    let Some(leases) = rules.leases() else { return };
+    if let Some(problem) = leases.problem {
+        let answers = OnError::ALL.map(|on_error| {
+            let is = |(amount, _): &(Amount, usize)| amount.scope.on_error() == Some(on_error);
+            let limits: usize =
+                rules.in_force().amounts().filter(is).map(|(_, limits)| limits).sum();
+            (limits > 0).then(|| format!("on_error: {} for {limits}", on_error.name()))
+        });
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        warnings.degraded(format!(
+            "strict limits have had no leases for {} s ({problem}): {}",
+            leases.seconds,
+            answers.join(", ")
+        ));
+    }
+    if leases.left_out > 0 {
+        warnings.note(format!(
+            "{} sources under strict limits have no lease, as there are too many to look at in time",
+            leases.left_out
+        ));
     }
 }
 

@@ -31,16 +31,18 @@ pub(crate) use self::file::FileRules;
 pub(crate) use self::refused::at_start;
 pub(crate) use self::replicated::Replicated;
 use super::access::Access;
+use super::cluster::LeaseView;
 use super::events::EventLog;
 use super::plane::Plane;
 use api::error::Failure;
-use api::{ClusterStatus, LimitOrigin, LimitReport, ListEntry};
+use api::{ClusterStatus, LeasesReport, LimitOrigin, LimitReport, ListEntry};
 use model::layers::LimitOf;
 use model::lists::{Listing, Lists};
 use model::overrides::OverrideChanges;
 use model::tables::OnFull;
 use model::{Layer, LayeredLimits, Limit, Limits, Management, Target};
 use state::Store;
+use telemetry::What;
 
 /// Something to tell an operator, and whether limits are not kept as promised.
 pub(crate) struct Concern {
@@ -82,6 +84,7 @@ pub struct Rules {
     /// Who may change something, where there is an API.
     pub(crate) access: Option<Access>,
     pub(crate) cluster: Option<Box<dyn Fleet>>,
+    pub(crate) strict: Option<LeaseView>,
 }
 
 impl Rules {
@@ -101,6 +104,7 @@ impl Rules {
             shadows: BTreeMap::new(),
             access: None,
             cluster: None,
+            strict: None,
         }
     }
 
@@ -200,8 +204,32 @@ impl Rules {
         ListEntry { origin, ..ListEntry::new(net, listing) }
     }
 
-    /// Tells the cluster, if it runs, that limits have changed.
+    /// How strict limits fare, if there are any.
+    pub(crate) fn leases(&self) -> Option<LeasesReport> {
+        let strict = self.strict.as_ref()?;
+        let is_used = strict.slowest.borrow().is_some();
+        is_used.then(|| strict.report.borrow().clone())
+    }
+
+    /// Tells that the store leases nothing, or does again.
+    pub(crate) fn tell_of_leases(&mut self) {
+        let Some(LeasesReport { problem, .. }) = self.leases() else { return };
+        let Some(strict) = &mut self.strict else { return };
+        if strict.told.is_some() != problem.is_some() {
+            strict.told.clone_from(&problem);
+            self.events.tell(What::Leases { problem });
+        }
+    }
+
+    /// Tells the cluster, if it runs, and who gets leases that limits have changed.
     pub(crate) fn tell_limits(&self) {
+        if let Some(strict) = &self.strict {
+            let slowest = [self.store.limits(), &self.file.limits].map(Limits::slowest_strict);
+            let slowest = slowest.into_iter().flatten().min_by(f64::total_cmp);
+            strict
+                .slowest
+                .send_if_modified(|present| std::mem::replace(present, slowest) != slowest);
+        }
         if let Some(cluster) = &self.cluster {
             cluster.limits_changed(&[self.store.limits(), &self.file.limits]);
         }

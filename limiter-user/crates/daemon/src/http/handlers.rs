@@ -11,8 +11,8 @@ use super::answer::{Answer, Parsed, Refusal, answer, change};
 use api::error::{Failure, exit};
 use api::requests::{AttachRequest, ChangeOptions, ChangeQuery, ConfigText, ConfirmQuery};
 use api::{
-    AttachReport, ChangesReport, ConfirmReport, DetachReport, OccupantReport, ReloadReport,
-    SourceReport, StatsReport, StatusReport, VersionReport,
+    AttachReport, ChangesReport, ConfirmReport, DetachReport, LeasesBrought, LeasesWanted,
+    OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
 use control::rules::{confirm, reload};
 use control::{Host, RATE_INTERVAL};
@@ -81,6 +81,15 @@ pub(super) async fn source(
     tokio::time::sleep(RATE_INTERVAL).await;
     let later = host.with(move |core| core.source(address)).await?;
     Ok(Json(report.with_rates(&later, began.elapsed())))
+}
+
+pub(super) async fn leases(
+    State(host): State<Host>,
+    Parsed(Json(brought)): Parsed<Json<LeasesBrought>>,
+) -> Answer<LeasesWanted> {
+    let none = || Failure::new(exit::NEGATIVE, "the daemon gets no leases yet");
+    let desk = host.leases().ok_or_else(none)?;
+    Ok(Json(desk.bring(brought).await?))
 }
 
 pub(super) async fn attach(

@@ -54,6 +54,7 @@ pub fn router(host: Host) -> Router {
         // Not a DELETE: RFC 9110 (9.3.5) gives its body no meaning, and the targets are the body.
         .route("/v1/lists/{list}/remove", post(lists::remove).layer(long_body()))
         .route("/v1/lists/{list}/clear", post(lists::clear))
+        .route("/v1/leases", post(handlers::leases).layer(long_body()))
         .route("/v1/overrides", get(overrides::list).post(overrides::set).layer(long_body()))
         .route("/v1/overrides/remove", post(overrides::unset).layer(long_body()))
         .route(

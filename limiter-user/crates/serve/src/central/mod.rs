@@ -112,6 +112,12 @@ impl Health {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why the store does not answer, if it does not.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let why = || self.lock().problem.clone().unwrap_or_else(|| "it does not answer".into());
+        (!self.is_up()).then(why)
+    }
+
     /// Since when it fares how.
     fn state(&self) -> State {
         self.lock().clone()

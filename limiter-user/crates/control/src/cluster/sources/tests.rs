@@ -383,6 +383,6 @@ fn what_sources_share_is_tracked_by_its_target_without_a_search() {
     world.send(1, 200, 200);
     let demands = world.look(100).demands;
     assert_eq!(demands.len(), 1, "{demands:?}");
-    assert_eq!((demands[0].key, demands[0].target.aggregate), (key, true));
+    assert_eq!((demands[0].key, demands[0].limit.target.aggregate), (key, true));
     assert!((demands[0].part.part() - 4.0).abs() < 1e-6 && demands[0].limited, "{demands:?}");
 }
