@@ -1,5 +1,5 @@
 //! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get, what
-//! hosts get of a flood that moves or of many sources, what a flood costs a proxy, whether grants are renewed in time,
+//! hosts get of a flood that moves or of many sources, or by leases of a store, what a flood costs a proxy, whether grants are renewed in time,
 //! or run twenty daemons. `cargo xtask test` runs them one at a time.
 
 mod cluster_crowd;
@@ -14,3 +14,4 @@ mod limits;
 mod push_down;
 mod scopes;
 mod shares;
+mod strict_packets;

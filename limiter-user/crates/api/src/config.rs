@@ -14,7 +14,7 @@ use super::{
 use model::limit::is_nothing;
 use model::lists::Action;
 use model::target::short_prefix;
-use model::{Algorithm, Ban, Limit, Partition, Reach, Target};
+use model::{Algorithm, Ban, Limit, OnError, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -64,6 +64,9 @@ pub struct FileLimitReport {
     /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// As of a limit in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
     /// Of a limit that sources share, how much of the burst is kept for known sources, percent.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub reserve: u8,
@@ -101,7 +104,7 @@ impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &Limit, origin: String) -> Self {
         let LimitReport {
-            target, rate, burst, algorithm, also, enforce, ban, scope, partition, reserve, ..
+            target, rate, burst, algorithm, also, enforce, ban, scope, partition, on_error, reserve, ..
         } =
             // A file is shown without a daemon, too. Nobody knows the sketch's window there, so it
             // has no gate.
@@ -117,6 +120,7 @@ impl FileLimitReport {
             ban,
             scope,
             partition,
+            on_error,
             reserve,
             origin,
         }
@@ -124,7 +128,8 @@ impl FileLimitReport {
 
     fn summary(&self) -> String {
         let amount = amount(&self.rate, &self.burst, self.also.as_ref(), self.algorithm);
-        describe(&amount, self.enforce, self.ban, self.partition, self.reserve)
+        let wide = (self.partition, self.on_error);
+        describe(&amount, self.enforce, self.ban, wide, self.reserve)
     }
 }
 

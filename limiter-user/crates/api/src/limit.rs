@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Applied, Diff, Print, Rule, text};
 use model::limit::is_nothing;
 use model::units::format_burst;
-use model::{Algorithm, Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
+use model::{
+    Algorithm, Ban, Class, Limit, OnError, Partition, Rate, Reach, Scope, Target, Tier, Unit, lease,
+};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +106,13 @@ pub struct LimitReport {
     /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Of a strict limit, what a host admits while the central store leases nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+    /// Of a strict limit, for how many seconds more than it sends a source gets its rate at the most, beside the burst and
+    /// a packet of each host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_seconds: Option<f64>,
     /// What each further side of a partition may let through beyond the limit, packets or bytes per second, and as
     /// much of the burst: hosts on k sides that cannot reach each other exceed it by k - 1 times this. Nothing if
     /// they never do.
@@ -154,6 +163,11 @@ fn beyond_per_side(scope: Scope, rate_per_second: f64) -> Option<f64> {
     Some(rate_per_second * (partition.bound(2) - partition.bound(1))).filter(|more| *more > 0.0)
 }
 
+/// For how long a source may get its rate beyond a window under a strict limit.
+fn beyond_seconds(scope: Scope) -> Option<f64> {
+    scope.on_error().map(|_| lease::BEYOND.as_secs_f64())
+}
+
 /// How much a limit is, in a few words.
 pub(super) fn amount(
     rate: &str,
@@ -175,13 +189,17 @@ pub(super) fn describe(
     amount: &str,
     enforce: bool,
     ban: Option<Ban>,
-    partition: Option<Partition>,
+    (partition, on_error): (Option<Partition>, Option<OnError>),
     reserve: u8,
 ) -> String {
     let ban = ban.map(|ban| format!(", {ban}")).unwrap_or_default();
     let enforced = if enforce { "" } else { ", not enforced" };
     let wide = match partition {
-        None => String::new(),
+        None => match on_error.unwrap_or_default() {
+            _ if on_error.is_none() => String::new(),
+            OnError::Lease => ", strict".to_owned(),
+            on_error => format!(", strict ({})", on_error.name()),
+        },
         Some(partition) if partition == Partition::default() => ", cluster-wide".to_owned(),
         Some(partition) => format!(", cluster-wide ({})", partition.name()),
     };
@@ -215,6 +233,8 @@ impl LimitReport {
             ban: limit.ban,
             scope: limit.scope.reach(),
             partition: limit.scope.partition(),
+            on_error: limit.scope.on_error(),
+            beyond_seconds: beyond_seconds(limit.scope),
             beyond_per_side: beyond_per_side(limit.scope, rate_per_second),
             // Only the cluster knows, and a host alone must not claim a number.
             hosts: None,
@@ -228,6 +248,7 @@ impl LimitReport {
     /// Tells where it holds.
     pub fn set_scope(&mut self, scope: Scope) {
         (self.scope, self.partition) = (scope.reach(), scope.partition());
+        (self.on_error, self.beyond_seconds) = (scope.on_error(), beyond_seconds(scope));
         self.beyond_per_side = beyond_per_side(scope, self.rate_per_second);
     }
 
@@ -273,8 +294,10 @@ impl LimitReport {
 
     /// Where it holds, as tables have it.
     fn scopes(&self) -> String {
-        match self.partition.filter(|partition| *partition != Partition::default()) {
-            Some(partition) => format!("{} ({})", self.scope.name(), partition.name()),
+        let partition = self.partition.filter(|partition| *partition != Partition::default());
+        let on_error = self.on_error.filter(|on_error| *on_error != OnError::default());
+        match partition.map(Partition::name).or(on_error.map(OnError::name)) {
+            Some(more) => format!("{} ({more})", self.scope.name()),
             None => self.scope.name().to_owned(),
         }
     }
@@ -287,14 +310,22 @@ impl LimitReport {
                 "{target}: each side of a partition lets {rates} through, so k sides k times as much"
             )
         };
-        self.beyond_per_side.map(|_| note())
+        let strict = |seconds: f64| {
+            let burst = &self.burst;
+            format!(
+                "{target}: hosts with one store let burst {burst} and {rates} for T + {seconds} s through in any time T, \
+                 and one packet each"
+            )
+        };
+        self.beyond_per_side.map(|_| note()).or(self.beyond_seconds.map(strict))
     }
 
     /// The limit in a few words.
     pub fn summary(&self) -> String {
         let rate = self.rate.to_string();
         let amount = amount(&rate, &self.burst, self.also.as_ref(), self.algorithm);
-        describe(&amount, self.enforce, self.ban, self.partition, self.reserve)
+        let wide = (self.partition, self.on_error);
+        describe(&amount, self.enforce, self.ban, wide, self.reserve)
     }
 
     /// Its rates as tables have them.

@@ -306,7 +306,10 @@ pub(super) fn of_gates(
         .amounts()
         .map(|(amount, _)| (amount, gate_of(&amount.of(Target::DEFAULT))))
         .collect();
-    let at_once = |amount: &Amount| gates.get(amount).is_some_and(|gate| *gate <= 1);
+    // Strict limits have no gate, whatever they are.
+    let at_once = |amount: &Amount| {
+        amount.scope.on_error().is_none() && gates.get(amount).is_some_and(|gate| *gate <= 1)
+    };
     let count: usize =
         limits.amounts().filter(|(amount, _)| at_once(amount)).map(|(_, limits)| limits).sum();
     let least = gates.values().copied().chain([MAX_GATE]).min().unwrap_or(MAX_GATE);

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::Scrape;
-use api::Health;
+use api::{Health, LeasesReport};
 use model::interface::Mode;
 
 /// Writes the metrics of one scrape.
@@ -85,11 +85,35 @@ impl Collector for Page {
         self.table(&mut families)?;
         self.sketch(&mut families)?;
         self.policy(&mut families)?;
+        if let Some(leases) = &self.0.slow.status.leases {
+            lease_metrics(leases, &mut families)?;
+        }
         if let Some(cluster) = &self.0.cluster {
             super::cluster::write(cluster, &mut families)?;
         }
         self.daemon(&mut families)
     }
+}
+
+fn lease_metrics(leases: &LeasesReport, to: &mut Families<'_>) -> Written {
+    let LeasesReport { sources, leased, left_out, tokens, given_back, asked, unanswered, .. } =
+        leases;
+    to.gauge(
+        "leases_up",
+        "Whether the central store leases strict limits, or else on_error says what is admitted",
+        i64::from(leases.problem.is_none()),
+    )?;
+    to.gauges(
+        "lease_sources",
+        None,
+        "Sources under strict limits: those that want a lease, have one, or are too many",
+        [("wanted", sources), ("leased", leased), ("left_out", left_out)]
+            .map(|(state, count)| (("state", state), *count as u64)),
+    )?;
+    to.counter("lease_tokens", "Packets that the central store has leased", *tokens)?;
+    to.counter("lease_returned", "Packets that were given back to it", *given_back)?;
+    to.counter("lease_asked", "Leases that it was asked for", *asked)?;
+    to.counter("lease_unanswered", "Leases that it did not answer about", *unanswered)
 }
 
 impl Page {
