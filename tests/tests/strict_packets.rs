@@ -166,7 +166,7 @@ fn strict_limits_answer_as_each_says_while_there_is_no_store() {
     let leased =
         (0..200).map(|at| 0.01 * f64::from(at)).find(|at| admitted.counts(0.0, *at)[0] >= 5);
     println!("the first packet passes at {begins:?} s, the fifth at {leased:?} s");
-    assert!(leased.unwrap() - begins.unwrap() < 0.3);
+    assert!(leased.unwrap() - begins.unwrap() < 0.5);
     let watches = sources.map(|source| Watch::new(&hosts.fleet, source));
     let sending = sources.map(|source| flood(&hosts.fleet, 0, source, 2000.0));
     until(&watches[0], 3.0);

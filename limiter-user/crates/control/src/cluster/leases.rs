@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::key::Keys;
 use super::link::monotonic;
+use super::share_loop::worked;
 use super::sources::{Demand, Sources};
 use super::watched::Bounds;
 use super::words::{PendingShares, RefundWorker};
@@ -102,6 +103,7 @@ pub fn start_leases(core: &CoreHandle) -> Result<LeaseDesk, Failure> {
         problem: NOBODY.to_owned(),
         since: now,
         look: now,
+        wake: now,
         report: now,
         tell,
     };
@@ -126,6 +128,8 @@ struct LeaseLoop {
     /// Since when it leases something, or does not.
     since: Moment,
     look: Moment,
+    /// When something may be due again.
+    wake: Moment,
     report: Moment,
     tell: watch::Sender<LeasesReport>,
 }
@@ -142,12 +146,13 @@ impl LeaseLoop {
             self.step(slowest);
             let done = monotonic();
             self.sources.room.worked(done.since(begun));
-            let parked = self.parked.as_ref().map(|(_, since)| since.after(PARK));
-            let next =
-                self.look.min(self.report).min(self.answered.after(PACE).max(done.after(PACE / 4)));
-            let next =
-                if self.leases.count(done).0 > 0 { next } else { self.look.min(self.report) };
-            let next = parked.map_or(next, |parked| next.min(parked));
+            let mut next = self.wake.min(self.report);
+            if let Some((_, since)) = &self.parked {
+                // What is wanted at this look may be told then.
+                let told = self.answered.after(PACE);
+                let told = if told > done { told } else { since.after(PARK) };
+                next = next.min(told);
+            }
             let input = tokio::select! {
                 input = inputs.recv() => match input {
                     Some(input) => Some(input),
@@ -196,9 +201,7 @@ impl LeaseLoop {
         if left || self.parked.is_none() && now.since(self.heard) > SILENCE {
             self.set_store(now, Some(NOBODY.to_owned()));
         }
-        if now >= self.look {
-            self.look(now, slowest);
-        }
+        self.look(now, slowest);
         // The look may have taken milliseconds, in which leases have ended.
         let now = monotonic();
         self.pending.grant(self.leases.poll(now), &self.sources);
@@ -215,15 +218,17 @@ impl LeaseLoop {
         }
     }
 
-    /// Looks at what sources send.
+    /// Looks at what sources send, if it is time, or somebody has begun to be limited.
     fn look(&mut self, now: Moment, slowest: Option<f64>) {
-        if slowest.is_none() && self.sources.is_empty() {
-            self.look = now.after(IDLE_INTERVAL);
+        let is_used = slowest.is_some() || !self.sources.is_empty();
+        let noticed = if is_used { self.plane.begun_to_be_limited() } else { Vec::new() };
+        self.wake = now.after(if is_used { BUSY_INTERVAL } else { IDLE_INTERVAL });
+        // Who is new has no lease, and must not wait for a pause.
+        if !is_used || noticed.is_empty() && now < self.look {
             return;
         }
         self.sources.room.renew(now, self.sources.len());
-        let late = now.since(self.look);
-        let noticed = self.plane.begun_to_be_limited();
+        let (late, begun) = (now.since(self.look), worked());
         let bounds = Bounds { floor: FLOOR, slowest: slowest.unwrap_or(f64::MAX) };
         let seen = self.sources.look(&*self.plane, now, &noticed, bounds);
         let ended = monotonic();
@@ -241,9 +246,9 @@ impl LeaseLoop {
                 self.leases.demand(ended, key, || key_of(&limit), terms, part);
             }
         }
-        let pause = BUSY_INTERVAL.max(ended.since(now) * PART);
+        let pause = BUSY_INTERVAL.max(worked().saturating_sub(begun) * PART);
         self.sources.paused(pause + late);
-        self.look = ended.after(pause);
+        self.look = now.after(pause);
     }
 
     /// Tells a `limiter-serve` what is wanted.

@@ -650,7 +650,7 @@ impl ShareLoop {
 
 /// How long this thread has worked. While it waits for a CPU it does not: on a busy machine a look of a
 /// millisecond would put off the next one for seconds, and grants would end.
-fn worked() -> Duration {
+pub(super) fn worked() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
