@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use api::client::Client;
 use api::{LeaseWanted, LeasesBrought, LeasesWanted};
-use decide::act::Act;
+use decide::act::{Act, Role};
 use decide::central::{Answer, LAST, MAX_KEYS, Name, PARTIAL, Question};
-use decide::decider::Role;
 use futures_util::future::join_all;
 use hyper::Method;
 use model::meter::{Choice, Limit};
