@@ -107,7 +107,7 @@ function make.g()
   function kind.terms(q, us, ns, burst)
     local interval = us * 1000 + ns
     if burst * interval > EXACT then
-      -- It takes more than seven weeks to fill, and may owe that twice. Whole µs have three zeros less in binary, too, so that all sums stay exact.
+      -- It takes more than seven weeks to fill. Multiples of 1000 ns are multiples of 8, so that all sums stay exact.
       interval = (ns > 0 and us + 1 or us) * 1000
     end
     q.limit, q.interval, q.tolerance = burst, interval, burst * interval
@@ -353,6 +353,9 @@ function make.p()
       end
       s[i] = tonumber(count)
       s.sum = s.sum + s[i]
+    end
+    if s.sum > EXACT then
+      return nil
     end
     return s
   end

@@ -99,7 +99,8 @@ impl Question {
         // Up to the next µs: never more than the limit.
         let window = limit.window.as_nanos().div_ceil(1_000) as u64;
         let parts = limit.granularity.unwrap_or(PARTS);
-        // What is counted under another window means something else. A debt in time does not.
+        // What is counted under another window means something else. A debt in time does not. A log has times as well, but
+        // only those of its window.
         let (kind, state, numbers) = match limit.algorithm {
             Choice::TokenBucket => {
                 let unit = ticks(limit.window).div_ceil(limit.requests.max(1)) * TICK_NS;
@@ -112,7 +113,7 @@ impl Question {
                 let part = window.div_ceil(parts);
                 (b'p', format!("p{part}x{parts}"), [limit.requests, part, parts])
             }
-            Choice::SlidingLog => (b'l', "l".to_owned(), [limit.requests, window, 0]),
+            Choice::SlidingLog => (b'l', format!("l{window}"), [limit.requests, window, 0]),
         };
         let Name { domain, descriptor } = name;
         let key = format!("limiter:{{{domain}}}:{state}:{descriptor}").into_bytes();

@@ -58,7 +58,9 @@ fn names_tell_states_apart_that_mean_something_else() {
     assert_eq!(named(&Limit::new(5, second)), r#"limiter:{rl}:g:["user","a \"b\"","path","/"]"#);
     // A debt in time is one under any limit.
     assert_eq!(named(&Limit::new(5, second)), named(&Limit::new(9, minute)));
-    for algorithm in [Choice::FixedWindow, Choice::SlidingWindow, Choice::SubWindows] {
+    for algorithm in
+        [Choice::FixedWindow, Choice::SlidingWindow, Choice::SubWindows, Choice::SlidingLog]
+    {
         assert_eq!(named(&limit(algorithm, 5, second)), named(&limit(algorithm, 9, second)));
         assert_ne!(named(&limit(algorithm, 5, second)), named(&limit(algorithm, 5, minute)));
     }
