@@ -313,7 +313,7 @@ fn store_user_who_may_not_read_a_state_is_told_so() {
     let serve = serve(&url, &["--store-password-file", &password]);
     assert_eq!(admitted(&[&serve], "user", "a", 40), 30);
     assert_eq!(ask(&serve, "log", "a"), 429);
-    let problem = r#"limiter:{api}:l:["log","a"] cannot be written: the store is full, a replica, or its user may not"#;
+    let problem = r#"limiter:{api}:l3600000000:["log","a"] cannot be written: the store is full, a replica, or its user may not"#;
     assert!(serve.log().contains(problem), "{}", serve.log());
 }
 
