@@ -27,14 +27,6 @@ pub struct LeaseWanted {
     pub number: Option<u64>,
     /// As many as there are of these.
     pub tokens: u64,
-    /// Of what limit.
-    #[serde(flatten)]
-    pub of: LeasedKey,
-}
-
-/// A limit that the store keeps.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeasedKey {
     /// The source, the same on all hosts.
     pub source: String,
     /// The class of its packets.

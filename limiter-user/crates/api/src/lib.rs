@@ -51,7 +51,7 @@ pub use fleet::{
 pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
-pub use leases::{LeaseWanted, LeasedKey, LeasesBrought, LeasesReport, LeasesWanted};
+pub use leases::{LeaseWanted, LeasesBrought, LeasesReport, LeasesWanted};
 pub use limit::{
     DiffReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,

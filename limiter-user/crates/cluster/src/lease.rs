@@ -16,16 +16,17 @@ use model::lease::MAX_LEASE;
 use model::{OnError, Share};
 
 /// The shortest lease.
-const MIN_LEASE: Duration = Duration::from_millis(100);
+// Half of it is left for a renewal: two looks, and a call or two of a store that is slow for a moment.
+const MIN_LEASE: Duration = Duration::from_millis(200);
 /// So many sources have leases of twice that, and so on: 10,000 ask for 20,000 a second.
-const SOURCES: f64 = 1_000.0;
+const SOURCES: f64 = 2_500.0;
 /// Tokens of a lease for which it is made longer.
 // Fewer are a coarse share: whole tokens alone can be bought.
 const TOKENS: f64 = 16.0;
 /// An answer that leaves less of a lease is none.
 const MIN_LEFT: Duration = Duration::from_millis(5);
 /// How soon is asked again where there was no answer.
-const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 /// After such a time an answer comes no more.
 const ANSWERED: Duration = MAX_LEASE;
 /// For how long the whole limit is written at a time, where a rule says so.
@@ -48,8 +49,8 @@ pub struct Terms {
 /// Something that the store is asked. `N` names a source to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask<N> {
-    /// So many tokens, or as many as there are. The number is for [`Leases::answer`].
-    Buy(u64, N, u64),
+    /// So many tokens for a time, or as many as there are. The number is for [`Leases::answer`].
+    Buy(u64, N, u64, Duration),
     /// So many tokens are given back.
     GiveBack(N, u64),
 }
@@ -286,7 +287,7 @@ impl<N: Clone> Leases<N> {
             self.next = self.next.wrapping_add(1);
             self.counters.asked += 1;
             self.asked.insert(self.next, (key, lease.name.clone(), now, length, tokens));
-            asks.push(Ask::Buy(self.next, lease.name.clone(), tokens));
+            asks.push(Ask::Buy(self.next, lease.name.clone(), tokens, length));
         }
         asks
     }

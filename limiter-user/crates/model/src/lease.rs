@@ -9,8 +9,12 @@ use crate::share::Share;
 /// How long a lease lasts at the most.
 pub const MAX_LEASE: Duration = Duration::from_secs(1);
 
-/// The time that a source gets its rate for beyond a window, at the most: leases, and what the store keeps to sell.
-pub const BEYOND: Duration = Duration::from_secs(2);
+/// For how many times the longest lease of a moment a source gets its rate beyond a window: what is leased, and what the
+/// store keeps to lease.
+const LEASES: u32 = 2;
+
+/// How long that is at the most.
+pub const BEYOND: Duration = MAX_LEASE.saturating_mul(LEASES);
 
 /// What a host admits without a lease: a packet, and the next one after so many times its cost.
 // The rate that the store leases is lower by what 64 hosts admit so.
@@ -21,12 +25,12 @@ pub const FLOOR: Share = Share::from_units(1 << 16);
 // those of one host could. With a seventh that stays within the burst: see the test below.
 pub const LOCAL_PART: u64 = 7;
 
-/// What the store keeps of its limit.
+/// What the store keeps of its limit, for a host whose leases last so long.
 #[must_use]
-pub fn in_store(tier: &Tier) -> meter::Limit {
+pub fn in_store(tier: &Tier, lease: Duration) -> meter::Limit {
     let (amount, period) = (tier.rate.amount(), tier.rate.period_ns());
-    // Nine tenths of a second: hosts that come for tokens twice a second are to find those that were earned since.
-    let ahead = tier.rate.earned_in(900_000_000) as u64;
+    // Hosts that come for tokens twice in a lease are to find those that were earned since.
+    let ahead = tier.rate.earned_in(lease.as_nanos() as u64 * 9 / 10) as u64;
     meter::Limit {
         algorithm: Choice::TokenBucket,
         requests: amount,
@@ -69,8 +73,9 @@ mod tests {
     #[test]
     fn the_store_leases_a_little_less_than_the_rate() {
         let tier = Tier::new("1000pps".parse().unwrap(), Some(1200)).unwrap();
-        let kept = in_store(&tier);
-        assert_eq!((kept.requests, kept.burst), (1000, Some(1500)));
+        let kept = in_store(&tier, Duration::from_millis(200));
+        assert_eq!((kept.requests, kept.burst), (1000, Some(780)));
+        assert_eq!(in_store(&tier, MAX_LEASE).burst, Some(1500));
         assert_eq!(kept.window, Duration::from_nanos(1_000_976_562));
         assert_eq!(most(&tier, Duration::from_secs(1)), 4200.0);
     }

@@ -74,15 +74,14 @@ async fn bring(central: &Central, wanted: Vec<LeaseWanted>) -> Vec<(u64, Option<
 }
 
 fn question(wanted: &LeaseWanted, act: Act) -> Question {
-    let of = &wanted.of;
     let limit = Limit {
-        requests: of.requests,
-        window: Duration::from_nanos(of.window_ns),
+        requests: wanted.requests,
+        window: Duration::from_nanos(wanted.window_ns),
         algorithm: Choice::TokenBucket,
-        burst: Some(of.burst),
+        burst: Some(wanted.burst),
         granularity: None,
     };
-    let name = Name::new(DOMAIN, &[("source", &of.source), ("class", &of.class)]);
+    let name = Name::new(DOMAIN, &[("source", &wanted.source), ("class", &wanted.class)]);
     let mut question = Question::new(&name, &limit, Role::Enforced, act, wanted.tokens);
     question.set(LAST | PARTIAL);
     question
@@ -91,18 +90,18 @@ fn question(wanted: &LeaseWanted, act: Act) -> Question {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::LeasedKey;
 
     #[test]
     fn a_lease_is_a_partial_charge_of_its_source() {
-        let of = LeasedKey {
+        let wanted = LeaseWanted {
+            number: Some(7),
+            tokens: 85,
             source: "192.0.2.1/32".into(),
             class: "udp:53".into(),
             requests: 1_000,
             window_ns: 1_000_976_562,
-            burst: 1_500,
+            burst: 780,
         };
-        let wanted = LeaseWanted { number: Some(7), tokens: 85, of };
         let asked = question(&wanted, Act::Take);
         let key = br#"limiter:{packets}:g:["source","192.0.2.1/32","class","udp:53"]"#;
         assert_eq!(asked.key, key);

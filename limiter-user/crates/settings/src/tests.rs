@@ -10,7 +10,7 @@ use crate::{LogFormat, RunArgs};
 use api::error::{Failure, exit};
 use model::Location;
 use model::lists::Action;
-use model::{Algorithm, Ban, Limit, Limits, Partition, Scope, Target};
+use model::{Algorithm, Ban, Limit, Limits, OnError, Partition, Scope, Target};
 
 /// What `limiter run` with `arguments` is given.
 pub(super) fn given(arguments: &[&str]) -> Arguments {
@@ -65,10 +65,15 @@ fn the_default_file_is_the_default() {
     let shared = shared.reserving(20).unwrap();
     let scope = Scope::Cluster { partition: Partition::Auto };
     let wide = limit("192.0.2.0/24", "500pps", None).scoped(scope).unwrap();
+    let strict = Scope::Strict { on_error: OnError::Lease };
+    let leased = limit("192.0.2.64/26", "500pps", None).scoped(strict).unwrap();
     let rate = "100/minute".parse().unwrap();
     let target = "203.0.113.128/25".parse().unwrap();
     let windows = Limit::by(target, Algorithm::SlidingWindow, rate, None).unwrap();
-    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), dns, wide, shared, net, windows]);
+    assert_eq!(
+        limits,
+        [limit("default", "1000pps", Some(2000)), dns, wide, leased, shared, net, windows]
+    );
     let denied = in_force.file.lists().iter().filter(|(_, entry)| entry.action == Action::Deny);
     assert_eq!((denied.count(), in_force.file.lists().len()), (2, 3));
 }

@@ -1,6 +1,7 @@
 //! Hosts, a store and a judge: whatever is lost, late or dead, all hosts together admit no more than is promised.
 
 use model::lease::{FLOOR, LOCAL_PART, in_store, most};
+use model::meter::Limit;
 use model::{Rate, Tier};
 use proptest::prelude::*;
 
@@ -22,7 +23,7 @@ struct Store {
 
 impl Store {
     fn new(tier: &Tier) -> Self {
-        let kept = in_store(tier);
+        let kept = in_store(tier, MAX_LEASE);
         let burst = kept.burst.unwrap() as f64;
         let rate = kept.requests as f64 / kept.window.as_secs_f64();
         Self { rate, burst, tokens: burst, at: Moment(0) }
@@ -33,9 +34,11 @@ impl Store {
         (self.tokens, self.at) = ((self.tokens + earned + more).min(self.burst), now);
     }
 
-    fn take(&mut self, now: Moment, most: u64) -> u64 {
+    fn take(&mut self, now: Moment, most: u64, kept: &Limit) -> u64 {
         self.add(now, 0.0);
-        let taken = (self.tokens.floor() as u64).min(most);
+        // Its state is a debt: under a smaller burst less has room.
+        let there = self.tokens - (self.burst - kept.burst.unwrap() as f64);
+        let taken = (there.max(0.0).floor() as u64).min(most);
         self.tokens -= taken as f64;
         taken
     }
@@ -178,8 +181,8 @@ impl World {
             for ask in host.leases.asks(now, 10) {
                 match ask {
                     Ask::GiveBack((), tokens) => self.store.add(now, tokens as f64),
-                    Ask::Buy(number, (), tokens) => {
-                        let got = self.store.take(now, tokens);
+                    Ask::Buy(number, (), tokens, length) => {
+                        let got = self.store.take(now, tokens, &in_store(&self.tier, length));
                         let at = now.after(Duration::from_millis(act.takes));
                         if act.takes > 0 {
                             host.way.push((at, number, Some(got)));
@@ -285,7 +288,7 @@ fn buy(leases: &mut Leases<()>, now: Moment, part: f64, most: u64) -> Option<u64
     let terms = Terms { rate: 1000.0, burst: 1000, on_error: OnError::Lease };
     leases.demand(now, KEY, || (), terms, Share::from_part(part));
     let asks = leases.asks(now, 10);
-    let [Ask::Buy(number, (), tokens)] = asks[..] else { return None };
+    let [Ask::Buy(number, (), tokens, _)] = asks[..] else { return None };
     leases.answer(now, number, Some(tokens.min(most)));
     Some(tokens)
 }
@@ -293,26 +296,21 @@ fn buy(leases: &mut Leases<()>, now: Moment, part: f64, most: u64) -> Option<u64
 #[test]
 fn a_lease_is_renewed_at_half_and_what_is_not_used_is_given_back() {
     let mut it = leases(ms(0));
-    assert_eq!(buy(&mut it, ms(0), 0.8, 1_000), Some(85));
+    assert_eq!(buy(&mut it, ms(0), 0.8, 1_000), Some(170));
     let granted = it.poll(ms(0));
-    assert_eq!((granted.len(), granted[0].until), (1, ms(0).after(MIN_LEASE.mul_f64(1.001))));
+    assert_eq!((granted.len(), granted[0].until), (1, ms(0).after(MIN_LEASE.mul_f64(1.0004))));
     assert!((granted[0].share.part() - 0.85).abs() < 0.01);
-    assert_eq!(buy(&mut it, ms(40), 0.8, 1_000), None);
-    assert_eq!(buy(&mut it, ms(51), 0.8, 1_000), Some(43));
+    assert_eq!(buy(&mut it, ms(90), 0.8, 1_000), None);
+    assert_eq!(buy(&mut it, ms(101), 0.8, 1_000), Some(86));
     // Half of it is not wanted any more.
-    it.demand(
-        ms(60),
-        KEY,
-        || (),
-        Terms { rate: 1000.0, burst: 1000, on_error: OnError::Lease },
-        Share::from_part(0.2),
-    );
-    let Some(Ask::GiveBack((), back)) = it.asks(ms(60), 10).pop() else { panic!("all is kept") };
-    assert!((55..65).contains(&back), "{back}");
-    assert!((it.poll(ms(60))[0].share.part() - 0.22).abs() < 0.02);
-    it.forget(ms(60), KEY);
-    let Some(Ask::GiveBack((), rest)) = it.asks(ms(60), 10).pop() else { panic!("all is kept") };
-    assert!((15..25).contains(&rest), "{rest}");
+    let terms = Terms { rate: 1000.0, burst: 1000, on_error: OnError::Lease };
+    it.demand(ms(120), KEY, || (), terms, Share::from_part(0.2));
+    let Some(Ask::GiveBack((), back)) = it.asks(ms(120), 10).pop() else { panic!("all is kept") };
+    assert!((110..120).contains(&back), "{back}");
+    assert!((it.poll(ms(120))[0].share.part() - 0.22).abs() < 0.02);
+    it.forget(ms(120), KEY);
+    let Some(Ask::GiveBack((), rest)) = it.asks(ms(120), 10).pop() else { panic!("all is kept") };
+    assert!((35..45).contains(&rest), "{rest}");
     assert_eq!(it.counters.given_back, back + rest);
 }
 
@@ -327,7 +325,7 @@ fn ten_thousand_sources_ask_for_twenty_thousand_leases_a_second() {
             it.demand(now, KeyId::from_hash(source), || (), terms, Share::WHOLE);
         }
         for ask in it.asks(now, 4_096) {
-            let Ask::Buy(number, (), tokens) = ask else { continue };
+            let Ask::Buy(number, (), tokens, _) = ask else { continue };
             asked += u64::from(look >= 80);
             it.answer(now, number, Some(tokens));
         }
@@ -350,7 +348,7 @@ fn without_the_store_each_limit_does_what_is_said() {
         );
     }
     for ask in it.asks(ms(0), 10) {
-        let Ask::Buy(number, (), tokens) = ask else { panic!("{ask:?}") };
+        let Ask::Buy(number, (), tokens, _) = ask else { panic!("{ask:?}") };
         it.answer(ms(0), number, Some(tokens));
     }
     assert_eq!(it.poll(ms(0)).len(), 3);

@@ -19,12 +19,12 @@ use super::words::{PendingShares, RefundWorker};
 use super::{MAX_WAITING, ended, random, spawn};
 use crate::{CoreHandle, Shares};
 use api::error::Failure;
-use api::{LeaseWanted, LeasedKey, LeasesBrought, LeasesReport, LeasesWanted};
+use api::{LeaseWanted, LeasesBrought, LeasesReport, LeasesWanted};
 use cluster::Moment;
 use cluster::lease::{Ask, Leases, Terms};
 use cluster::link::ClusterId;
-use model::lease::{FLOOR, in_store};
-use model::{Limit, OnError};
+use model::lease::{FLOOR, MAX_LEASE, in_store};
+use model::{Limit, OnError, Tier};
 
 /// How often it is looked at what sources send, and while there is nothing to see.
 const BUSY_INTERVAL: Duration = Duration::from_millis(25);
@@ -117,7 +117,7 @@ struct LeaseLoop {
     plane: Arc<dyn Shares>,
     refunds: RefundWorker,
     sources: Sources,
-    leases: Leases<LeasedKey>,
+    leases: Leases<Key>,
     pending: PendingShares,
     /// Who waits for what is wanted, and since when.
     parked: Option<(oneshot::Sender<LeasesWanted>, Moment)>,
@@ -261,10 +261,6 @@ impl LeaseLoop {
             self.parked = Some((answer, since));
             return;
         }
-        let wanted = |ask| match ask {
-            Ask::Buy(number, of, tokens) => LeaseWanted { number: Some(number), tokens, of },
-            Ask::GiveBack(of, tokens) => LeaseWanted { number: None, tokens, of },
-        };
         (self.answered, self.heard) = (now, now);
         // Where it is gone, what was asked has no answer, and what was given back is lost.
         let _ = answer.send(LeasesWanted { leases: asks.into_iter().map(wanted).collect() });
@@ -293,13 +289,27 @@ fn terms_of(limit: &Limit) -> Option<Terms> {
     Some(Terms { rate: limit.rate.per_second(), burst: limit.burst, on_error })
 }
 
-/// By what name hosts ask the store for a source and a class.
-// The limit is not in it: hosts that have another one for a moment take from the same bucket.
-fn key_of(limit: &Limit) -> LeasedKey {
-    let kept = in_store(&limit.tier());
-    LeasedKey {
-        source: limit.target.prefix().map_or_else(String::new, |source| source.to_string()),
-        class: limit.target.class.to_string(),
+/// By what name hosts ask the store for a source and a class, and of what limit.
+// The limit is not in the name: hosts that have another one for a moment take from the same bucket.
+type Key = Arc<(String, String, Tier)>;
+
+fn key_of(limit: &Limit) -> Key {
+    let source = limit.target.prefix().map_or_else(String::new, |source| source.to_string());
+    Arc::new((source, limit.target.class.to_string(), limit.tier()))
+}
+
+fn wanted(ask: Ask<Key>) -> LeaseWanted {
+    let (number, key, tokens, lease) = match ask {
+        Ask::Buy(number, key, tokens, lease) => (Some(number), key, tokens, lease),
+        Ask::GiveBack(key, tokens) => (None, key, tokens, MAX_LEASE),
+    };
+    let (source, class, tier) = &*key;
+    let kept = in_store(tier, lease);
+    LeaseWanted {
+        number,
+        tokens,
+        source: source.clone(),
+        class: class.clone(),
         requests: kept.requests,
         window_ns: kept.window.as_nanos() as u64,
         burst: kept.burst.unwrap_or(kept.requests),

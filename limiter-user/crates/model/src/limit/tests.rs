@@ -1,4 +1,5 @@
 use super::*;
+use crate::OnError;
 use crate::target::{prefixes_of, source_of};
 
 fn limit(rate: &str, burst: Option<u64>) -> Result<Limit, ModelError> {
@@ -184,4 +185,29 @@ fn an_address_belongs_to_its_source() {
     assert_eq!(source("2001:db8::1:2:3:4"), "2001:db8::/64");
     assert_eq!(source("198.51.100.7"), "198.51.100.7/32");
     assert_eq!(source("::ffff:198.51.100.7"), "198.51.100.7/32");
+}
+
+#[test]
+fn only_what_a_store_can_lease_is_strict() {
+    let strict = Scope::Strict { on_error: OnError::Lease };
+    let limit = |text: &str, rate: &str, algorithm| {
+        Limit::by(text.parse().unwrap(), algorithm, rate.parse().unwrap(), None).unwrap()
+    };
+    let bucket = Algorithm::TokenBucket;
+    for text in ["default", "10.0.0.0/8", "default udp:53"] {
+        assert!(limit(text, "1000pps", bucket).scoped(strict).is_ok(), "{text}");
+    }
+    assert!(limit("default", "1000pps", bucket).enforced(false).scoped(strict).is_ok());
+    let both = limit("default", "1000pps", bucket).and("10mbit".parse().unwrap(), None).unwrap();
+    for (limit, why, instead) in [
+        (limit("default aggregate", "1000pps", bucket), "ahead", "cluster"),
+        (limit("default", "100/minute", Algorithm::FixedWindow), "next one", "token-bucket"),
+        (limit("default", "10mbit", bucket), "packets", "cluster"),
+        (both, "packets", "packets alone"),
+        (limit("default", "5pps", bucket), "10 to 10 million", "cluster"),
+        (limit("default", "20000kpps", bucket), "10 to 10 million", "cluster"),
+    ] {
+        let error = limit.scoped(strict).unwrap_err();
+        assert!(error.to_string().contains(why) && error.hint().contains(instead), "{error}");
+    }
 }
