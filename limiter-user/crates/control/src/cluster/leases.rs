@@ -17,6 +17,7 @@ use super::sources::{Demand, Sources};
 use super::watched::Bounds;
 use super::words::{PendingShares, RefundWorker};
 use super::{MAX_WAITING, ended, random, spawn};
+use crate::rules::LeaseView;
 use crate::{CoreHandle, Shares};
 use api::error::Failure;
 use api::{LeaseWanted, LeasesBrought, LeasesReport, LeasesWanted};
@@ -65,15 +66,6 @@ impl LeaseDesk {
     }
 }
 
-/// Leases as the core sees them.
-pub(crate) struct LeaseView {
-    /// The slowest of strict limits, packets a second, if there are any.
-    pub(crate) slowest: watch::Sender<Option<f64>>,
-    pub(crate) report: watch::Receiver<LeasesReport>,
-    /// What was told of last.
-    pub(crate) told: Option<String>,
-}
-
 /// Starts the thread, which never waits for the core.
 ///
 /// # Errors
@@ -83,7 +75,7 @@ pub fn start_leases(core: &CoreHandle) -> Result<LeaseDesk, Failure> {
     let (slowest, facts) = watch::channel(None);
     let (tell, report) = watch::channel(LeasesReport::default());
     let plane = core.with_now(|core| {
-        core.rules.strict = Some(LeaseView { slowest, report, told: None });
+        core.rules.strict = Some(LeaseView::new(slowest, report));
         core.rules.tell_limits();
         Ok(core.rules.plane.leased_shares())
     })?;

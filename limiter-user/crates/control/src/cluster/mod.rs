@@ -48,7 +48,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::floors::FloorsFile;
 use self::keys_file::KeysFile;
-pub(crate) use self::leases::LeaseView;
 pub use self::leases::{LeaseDesk, start_leases};
 pub(super) use self::share_loop::floor_of;
 use self::state_file::StateFile;

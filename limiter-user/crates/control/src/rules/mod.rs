@@ -7,6 +7,7 @@
 mod commit;
 pub mod confirm;
 mod file;
+mod leases;
 pub mod limits;
 pub mod lists;
 pub mod overrides;
@@ -28,21 +29,20 @@ use tokio::sync::broadcast;
 
 pub(crate) use self::confirm::Unconfirmed;
 pub(crate) use self::file::FileRules;
+pub(crate) use self::leases::LeaseView;
 pub(crate) use self::refused::at_start;
 pub(crate) use self::replicated::Replicated;
 use super::access::Access;
-use super::cluster::LeaseView;
 use super::events::EventLog;
 use super::plane::Plane;
 use api::error::Failure;
-use api::{ClusterStatus, LeasesReport, LimitOrigin, LimitReport, ListEntry};
+use api::{ClusterStatus, LimitOrigin, LimitReport, ListEntry};
 use model::layers::LimitOf;
 use model::lists::{Listing, Lists};
 use model::overrides::OverrideChanges;
 use model::tables::OnFull;
 use model::{Layer, LayeredLimits, Limit, Limits, Management, Target};
 use state::Store;
-use telemetry::What;
 
 /// Something to tell an operator, and whether limits are not kept as promised.
 pub(crate) struct Concern {
@@ -204,31 +204,10 @@ impl Rules {
         ListEntry { origin, ..ListEntry::new(net, listing) }
     }
 
-    /// How strict limits fare, if there are any.
-    pub(crate) fn leases(&self) -> Option<LeasesReport> {
-        let strict = self.strict.as_ref()?;
-        let is_used = strict.slowest.borrow().is_some();
-        is_used.then(|| strict.report.borrow().clone())
-    }
-
-    /// Tells that the store leases nothing, or does again.
-    pub(crate) fn tell_of_leases(&mut self) {
-        let Some(LeasesReport { problem, .. }) = self.leases() else { return };
-        let Some(strict) = &mut self.strict else { return };
-        if strict.told.is_some() != problem.is_some() {
-            strict.told.clone_from(&problem);
-            self.events.tell(What::Leases { problem });
-        }
-    }
-
     /// Tells the cluster, if it runs, and who gets leases that limits have changed.
     pub(crate) fn tell_limits(&self) {
         if let Some(strict) = &self.strict {
-            let slowest = [self.store.limits(), &self.file.limits].map(Limits::slowest_strict);
-            let slowest = slowest.into_iter().flatten().min_by(f64::total_cmp);
-            strict
-                .slowest
-                .send_if_modified(|present| std::mem::replace(present, slowest) != slowest);
+            strict.limits_changed(&[self.store.limits(), &self.file.limits]);
         }
         if let Some(cluster) = &self.cluster {
             cluster.limits_changed(&[self.store.limits(), &self.file.limits]);
