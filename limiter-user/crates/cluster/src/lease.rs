@@ -299,7 +299,8 @@ impl<N: Clone> Leases<N> {
         let Some(tokens) = tokens.map(|tokens| tokens.min(asked)) else {
             self.counters.unanswered += 1;
             let Some(lease) = self.leases.get_mut(&key) else { return };
-            (lease.asked, lease.retry) = (false, now.after(RETRY_INTERVAL));
+            // With many sources the store has much to do.
+            (lease.asked, lease.retry) = (false, now.after(RETRY_INTERVAL.max(length / 8)));
             return;
         };
         self.counters.leased += tokens;

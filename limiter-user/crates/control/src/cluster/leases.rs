@@ -41,7 +41,8 @@ const PARK: Duration = Duration::from_millis(200);
 // Its own calls of the store take 20 ms at the most, if nothing else is said.
 const SILENCE: Duration = Duration::from_millis(400);
 /// Leases that are asked for in an answer.
-const MAX_ASKS: usize = 4_096;
+// Eight calls of the store, four at a time: the last of them is to be answered in time, too.
+const MAX_ASKS: usize = 512;
 /// How often it is told how leases fare.
 const REPORT: Duration = Duration::from_secs(1);
 

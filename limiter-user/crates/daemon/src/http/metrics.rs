@@ -21,7 +21,8 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Routes whose answer waits for traffic or for other hosts on purpose. In the metric they would hide a daemon that
 /// has become slow.
-const PATIENT: [&str; 8] = [
+const PATIENT: [&str; 9] = [
+    "/v1/leases",
     "/v1/ports",
     "/v1/sketch",
     "/v1/suggest",
