@@ -55,6 +55,15 @@ fn a_foreign_value_is_left_alone_and_so_is_the_rest_of_its_decision() {
             let expected = [admitted, Some((true, 5, 0)), None, admitted];
             assert_eq!(told(&answers.all), expected, "{limit}: {value}");
             assert_eq!(script.call("DUMP KEY", &key), dumped, "{limit}: {value}");
+            // Nor is the rest charged where it could not deny.
+            for (role, act) in
+                [(b's', Act::Take), (b'q', Act::Take), (b'e', Act::Owe), (b'e', Act::Reset)]
+            {
+                let mut key = alone(question(name, &limit, act, 1));
+                key.argument[2] = role;
+                let answers = script.decide(&[beside.clone(), key]);
+                assert_eq!(told(&answers.all), [Some((true, 5, 0)), None], "{limit}: {value}");
+            }
             // By itself, whatever is asked.
             for act in [Act::Take, Act::Peek, Act::Owe, Act::Refund, Act::Reset] {
                 let asked = question(name, &limit, act, 1);

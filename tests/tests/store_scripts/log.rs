@@ -35,16 +35,20 @@ impl Oracle {
 fn the_log_is_exact_and_its_entries_are_unique() {
     let store = Store::start();
     let mut script = Script::with_clock(&store);
-    for (requests, seed) in [(1, 1), (7, 2), (100, 3)] {
+    // On a grid of an eighth of the window much is exactly as old as that, beside what is younger.
+    for (requests, seed, grid) in
+        [(1, 1, 1), (7, 2, 1), (100, 3, 1), (8, 4, 125_000), (20, 5, 125_000)]
+    {
         let limit = limit(Choice::SlidingLog, requests, SECOND);
-        let name = format!("log of {requests}");
+        let name = format!("log of {requests}, {grid}");
         let mut oracle = Oracle { limit: requests as usize, window: SECOND, used: VecDeque::new() };
         let (mut random, mut now, mut denied) = (Random(seed), future(), 0);
         for _ in 0..2_500 {
             now += Duration::from_micros(match random.below(8) {
                 // Several in one µs, and steps that are shorter than what they cost.
                 0..3 => 0,
-                3..5 => random.below(3),
+                3..5 => random.below(3) * grid,
+                _ if grid > 1 => random.below(2) * grid,
                 5 => 1_000_000 / requests,
                 _ => random.below(3_000_000 / requests),
             });

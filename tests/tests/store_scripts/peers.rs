@@ -149,9 +149,9 @@ fn the_log_is_that_of_limits_but_for_what_is_exactly_as_old_as_the_window() {
     for _ in 0..3_000 {
         now += match random.below(4) {
             0 => Duration::ZERO,
-            1 => step * random.below(64) as u32,
-            2 => SECOND * random.below(16) as u32,
-            _ => SECOND,
+            // Most at multiples of 8 s, so that many are as old as the window when others come.
+            1 if random.below(8) == 0 => step * random.below(64) as u32,
+            _ => SECOND * 8 - Duration::from_nanos((now.as_nanos() % 8_000_000_000) as u64),
         };
         let cost = 1 + u64::from(random.below(8) == 0) * random.below(4);
         // Exact: 1/64 s.
@@ -166,7 +166,7 @@ fn the_log_is_that_of_limits_but_for_what_is_exactly_as_old_as_the_window() {
         used.extend((0..cost * u64::from(both.theirs)).map(|_| now));
     }
     println!("{ties} of 3000 verdicts differ, {denied} are denials");
-    assert!(ties > 0 && denied > 500, "{ties} {denied}");
+    assert!(ties > 50 && denied > 500, "{ties} {denied}");
 }
 
 #[test]
