@@ -21,7 +21,7 @@ use super::address::{Kind, StoreAddress, read_password};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The first version with all that the script asks for.
-const LEAST_VERSION: [u32; 2] = [6, 2];
+const MIN_VERSION: [u32; 2] = [6, 2];
 
 /// How the store is asked.
 #[derive(Clone, Debug)]
@@ -309,7 +309,7 @@ impl Facts {
         }
         let version = find("redis_version").unwrap_or_default();
         let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
-        if !version.is_empty() && numbers[..] < LEAST_VERSION[..] {
+        if !version.is_empty() && numbers[..] < MIN_VERSION[..] {
             return Err(StoreError::Version(version));
         }
         let time = connection.query(&cmd("TIME")).await?;
