@@ -197,11 +197,13 @@ fn admit_no_more_than_the_limit(
     let mut all: Vec<Host> = (0..hosts).map(|_| Host::new(plain, hosts as u64, units)).collect();
     let now = Counter::new(all[0].memory.time());
     let tat = Counter::new(0u64);
+    // What buckets owed that others have got: two packets each (docs/design/exhaustion.md).
+    let forgotten = Counter::new(0);
     let admitted = |packets: u64| {
         let at = tat.get().max(ticks(now.get())) + packets * whole.fixed;
         tat.set(at);
         // A packet's cost is less than a packet.
-        at <= ticks(now.get()) + most
+        at <= ticks(now.get()) + most + forgotten.get() * whole.fixed
     };
     let pass = |all: &[Host], ns: u64| {
         now.set(now.get() + ns);
@@ -219,8 +221,12 @@ fn admit_no_more_than_the_limit(
         match step {
             Step::Send(count) => assert!(admitted(flood(&all[at].memory, count)), "{}", now.get()),
             Step::Others(count) => {
+                let had = all[at].memory.bucket(source(WATCHED)).is_some();
                 for number in 100..100 + count {
                     all[at].memory.packet(source(number), 100);
+                }
+                if had && all[at].memory.bucket(source(WATCHED)).is_none() {
+                    forgotten.set(forgotten.get() + 2);
                 }
             }
             Step::Wait(thousandths) => pass(&all, burst_ns * thousandths / 1000),
@@ -309,6 +315,20 @@ fn a_grant_that_has_ended_does_not_shorten_the_debt() {
         (0, Step::Share(192, 0, 5, 242_383)),
     ];
     admit_no_more_than_the_limit(1493, 5, (4, true), steps, false);
+}
+
+/// It has admitted one packet, so a newcomer may have it.
+#[test]
+fn a_bucket_that_others_have_got_forgets_two_packets_at_the_most() {
+    let steps = vec![
+        (1, Step::Send(1)),
+        (3, Step::Send(1)),
+        (1, Step::Others(7)),
+        (0, Step::Send(1)),
+        (2, Step::Send(1)),
+        (1, Step::Send(1)),
+    ];
+    admit_no_more_than_the_limit(6, 1, (4, true), steps, false);
 }
 
 fn is_admitted_in_full(units: u64, rate: u64) {
