@@ -215,14 +215,29 @@ impl Hosts {
     /// If the kernel does not count them.
     #[must_use]
     pub fn no_room(&self, host: usize) -> u64 {
+        self.datagrams(host, "RcvbufErrors")
+    }
+
+    /// Datagrams that a host has sent.
+    ///
+    /// # Panics
+    /// If the kernel does not count them.
+    #[must_use]
+    pub fn sent(&self, host: usize) -> u64 {
+        self.datagrams(host, "OutDatagrams")
+    }
+
+    /// What the kernel counts of a host's datagrams by such a name.
+    fn datagrams(&self, host: usize, counter: &str) -> u64 {
         let counts =
             self.fleet.hosts[host].receiver.command(&tools::CAT).arg("/proc/net/snmp").output();
         let text = String::from_utf8(counts.expect("counts").stdout).expect("text");
         let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
         let names = lines.next().into_iter().flat_map(str::split_whitespace);
         let values = lines.next().into_iter().flat_map(str::split_whitespace);
-        let found = names.zip(values).find(|(name, _)| *name == "RcvbufErrors");
-        found.and_then(|(_, value)| value.parse().ok()).expect("RcvbufErrors")
+        let found = names.zip(values).find(|(name, _)| *name == counter);
+        let count = found.and_then(|(_, value)| value.parse().ok());
+        count.unwrap_or_else(|| panic!("no {counter} in {text}"))
     }
 
     /// The home share of a host, as a part of the whole.

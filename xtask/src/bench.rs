@@ -1,4 +1,5 @@
-//! `bench`: the limiter beside what it competes with, its sketch, its control plane, its hash, a fleet of it, and its decisions on any key.
+//! `bench`: the limiter beside what it competes with, its sketch, its control plane, its hash, a fleet of it, its decisions on any key, and who keeps
+//! their limits.
 
 use std::process::ExitCode;
 
@@ -10,12 +11,12 @@ use crate::{build, run::Cmd, setup, workspace};
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `sketch`, `control`, `hash`, `fleet` or `decide` to measure that, then options of the benchmark, which are
+    /// `sketch`, `control`, `hash`, `fleet`, `decide` or `modes` to measure that, then options of the benchmark, which are
     /// handed on: --json FILE, --chart FILE, --rounds N, --quick
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "sketch|control|hash|fleet|decide] [OPTIONS"
+        value_name = "sketch|control|hash|fleet|decide|modes] [OPTIONS"
     )]
     args: Vec<String>,
 }
@@ -29,6 +30,7 @@ impl Args {
             Some((what, rest)) if what == "hash" => ("bench-hash", rest),
             Some((what, rest)) if what == "fleet" => ("bench-fleet", rest),
             Some((what, rest)) if what == "decide" => ("bench-decide", rest),
+            Some((what, rest)) if what == "modes" => ("bench-modes", rest),
             _ => ("bench", &self.args),
         }
     }
@@ -76,6 +78,7 @@ mod tests {
         assert_split(&["hash", "--json", "file"], "bench-hash", &["--json", "file"]);
         assert_split(&["fleet", "--json", "file"], "bench-fleet", &["--json", "file"]);
         assert_split(&["decide"], "bench-decide", &[]);
+        assert_split(&["modes", "--quick"], "bench-modes", &["--quick"]);
         assert_split(&[], "bench", &[]);
     }
 }

@@ -11,7 +11,7 @@ mod sentinel;
 
 use std::{
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -51,8 +51,13 @@ pub fn own_address() -> Ipv4Addr {
 /// A port there that this process has not used yet.
 #[must_use]
 pub fn own_port() -> SocketAddr {
+    own_port_at(own_address())
+}
+
+/// The same at another address, which only this process uses.
+fn own_port_at(address: impl Into<IpAddr>) -> SocketAddr {
     let number = u16::try_from(unique()).ok().and_then(|number| FIRST_PORT.checked_add(number));
-    SocketAddr::from((own_address(), number.expect("a test program starts few servers")))
+    SocketAddr::new(address.into(), number.expect("a test program starts few servers"))
 }
 
 /// A server, killed on drop. Its log is printed if the test panics.
@@ -104,7 +109,7 @@ impl Store {
 
     fn launch(options: &StoreOptions, is_sentinel: bool) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
-        let address = own_port();
+        let address = own_port_at(options.address.unwrap_or_else(own_address));
         let version = options.version();
         assert!(
             options.tls == Tls::Off || version.has_tls(),

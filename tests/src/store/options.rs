@@ -1,6 +1,10 @@
 //! How a server is started.
 
-use std::{fmt::Write as _, net::SocketAddr, path::Path};
+use std::{
+    fmt::Write as _,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+};
 
 use super::Version;
 use crate::namespace::Entrance;
@@ -33,6 +37,8 @@ pub struct StoreOptions {
     pub version: Option<Version>,
     /// Where its port is, if that is not this host.
     pub namespace: Option<Entrance>,
+    /// The address of its port, where others than its own host ask; one of the loopback interface if none is given.
+    pub address: Option<Ipv4Addr>,
     /// Who may use it; anybody if nobody is named.
     pub login: Option<Login>,
     /// Whether its port speaks TLS.

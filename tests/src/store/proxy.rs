@@ -13,7 +13,7 @@ use std::{
 
 use socket2::SockRef;
 
-use super::{Store, own_port};
+use super::{Store, own_port_at};
 
 /// Where something goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +81,8 @@ impl Proxy {
     /// If it cannot listen.
     #[must_use]
     pub fn to(store: &Store) -> Self {
-        let (address, shared) = (own_port(), Arc::new(Shared::default()));
-        let (upstream, serving) = (store.address(), Arc::clone(&shared));
+        let (upstream, shared) = (store.address(), Arc::new(Shared::default()));
+        let (address, serving) = (own_port_at(upstream.ip()), Arc::clone(&shared));
         let (listens, listening) = channel();
         let work = move || {
             let listener = TcpListener::bind(address).expect("a port of its own");

