@@ -61,7 +61,7 @@ pub(crate) struct Limit {
 
 /// Speed: nothing is denied, and each decision is charged in all modes, also at a host's floor in the cluster.
 pub(crate) const WIDE: Limit =
-    Limit { name: "wide", unit: "second", requests: 1_000_000, burst: 1e6, rate: 1e6 };
+    Limit { name: "wide", unit: "second", requests: 10_000_000, burst: 1e7, rate: 1e7 };
 /// The judge: a limit that keys go beyond. A small burst, so that a second of twice the rate is seen.
 pub(crate) const TIGHT: Limit =
     Limit { name: "tight", unit: "second", requests: 100, burst: 30.0, rate: 100.0 };
