@@ -233,7 +233,9 @@ fn store_that_cannot_be_used_is_told_and_each_rule_has_its_own_way_out() {
     };
     let primary = Store::start();
     let replica = Store::replica_of(&primary, &StoreOptions::default());
-    let (old, nobody) = (ancient(), own_port());
+    let old = claims("redis_version:5.0.3");
+    let narrow = claims("redis_version:7.0.15\r\narch_bits:32");
+    let nobody = own_port();
     let locked_at = format!("redis://limits@{}", locked.address());
     let (wrong, right, absent) = (file("wrong"), file("secret"), "/absent".to_owned());
     for (url, password, problem) in [
@@ -242,6 +244,7 @@ fn store_that_cannot_be_used_is_told_and_each_rule_has_its_own_way_out() {
         (locked_at.clone(), Some(absent), "cannot read /absent"),
         (format!("redis://{}", replica.address()), None, "the store is a replica"),
         (format!("redis://{old}"), None, "the store has version 5.0.3: 6.2 is the least"),
+        (format!("redis://{narrow}"), None, "the store is a 32-bit program"),
     ] {
         let more: Vec<&str> =
             password.iter().flat_map(|file| ["--store-password-file", file]).collect();
@@ -257,12 +260,15 @@ fn store_that_cannot_be_used_is_told_and_each_rule_has_its_own_way_out() {
     assert_eq!(admitted(&[&serve], "user", "a", 40), 30);
 }
 
-/// A server that tells to have a version that is too old.
-fn ancient() -> std::net::SocketAddr {
+/// A server that tells this of itself.
+fn claims(facts: &str) -> std::net::SocketAddr {
+    let facts = format!("{facts}\r\nrole:master\r\n");
+    let facts = format!("${}\r\n{facts}\r\n", facts.len());
     let listener = TcpListener::bind((own_address(), 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            let facts = facts.clone();
             thread::spawn(move || {
                 let mut lines = BufReader::new(stream.try_clone().expect("a stream")).lines();
                 let mut stream = stream;
@@ -274,7 +280,7 @@ fn ancient() -> std::net::SocketAddr {
                     let command: Vec<_> =
                         (0..2 * texts).filter_map(|_| lines.next()?.ok()).collect();
                     let reply = match command.get(1).map(String::as_str) {
-                        Some("INFO") => "$34\r\nredis_version:5.0.3\r\nrole:master\r\n\r\n",
+                        Some("INFO") => &facts,
                         _ => "+OK\r\n",
                     };
                     if stream.write_all(reply.as_bytes()).is_err() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use decide::{
     act::Act,
-    central::{LAST, Question, SCRIPT},
+    central::{Question, SCRIPT},
 };
 use model::meter::{Choice, Limit, span};
 use tests::{Store, resp::Reply};
@@ -134,10 +134,7 @@ fn the_script_is_the_same_by_its_text_and_defines_nothing() {
         assert_eq!(standing(answers.all[0]).0.remaining, remaining);
     }
     // A question without an end ends with the call.
-    assert_eq!(asked.argument[3], LAST);
-    let mut open = asked.clone();
-    open.argument[3] = 0;
-    open.key.extend(b"open");
+    let open = question("open", &Limit::new(2, SECOND), Act::Take, 1);
     let command: [&[u8]; 6] =
         [b"EVAL", SCRIPT.as_bytes(), b"2", &marker, &open.key, &open.argument];
     assert!(standing(read(&client.call_bytes(&command), 1).all[0]).0.admitted);

@@ -8,12 +8,15 @@
 
 local call, try = redis.call, redis.pcall
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-local format, match, pack = string.format, string.match, struct.pack
+local format, match, sub = string.format, string.match, string.sub
+local pack, read = struct.pack, struct.unpack
 
 -- Products below it are exact, and so are their quotients rounded up or down: those have a bit more than they need.
 local EXACT = 2 ^ 52
 local NEVER = -1
-local FOREIGN, REFUSED = 2, 3
+local OVER, ADMITTED, FOREIGN, REFUSED = 0, 1, 2, 3
+-- Where its limit begins in a question.
+local LIMIT = 12
 local LAST, QUOTA_HAS_ROOM, QUOTA_IS_OVER, PARTIAL = 1, 2, 4, 8
 
 local time = call('TIME')
@@ -44,12 +47,12 @@ if not since or since > now then
   -- No marker, a foreign one, or one of a clock that was ahead: the memory begins now. A replica cannot set it, nor can a
   -- full store. There it begins with each call, so that a bucket never has more than one unit.
   since = now
-  try('SET', KEYS[1], format('%.0f', now))
+  try('SET', KEYS[1], format('%d', now))
 end
 local age = now - since
 
--- An algorithm is made when a call asks for it: most calls are about one. It is a table of functions of a question `q`, and
--- of the state `s` under its key. A state is as of now. Two questions about one key have the same.
+-- An algorithm is made when a call asks for it: most calls are about one. It is a table of functions of the
+-- terms `t` of a limit, and of the state `s` under a key. A state is as of now. Two questions about one key have the same.
 local make = {}
 
 -- What counts units has a share of its limit until its memory is as long as the window: one unit, and what was earned since.
@@ -58,42 +61,42 @@ local make = {}
 local function learns(kind)
   local wait, renews = kind.wait, kind.renews
 
-  local function earned(q, s)
-    if age >= q.window then
-      return q.limit
+  local function earned(t, s)
+    if age >= t.window then
+      return t.limit
     elseif s.start > since then
-      return floor(q.limit * (now - s.start) / q.window)
+      return floor(t.limit * (now - s.start) / t.window)
     end
-    return min(q.limit, 1 + floor(q.limit * age / q.window))
+    return min(t.limit, 1 + floor(t.limit * age / t.window))
   end
 
   -- How long it takes to earn so many units.
-  local function earns(q, units)
-    return ceil(units * q.window / q.limit)
+  local function earns(t, units)
+    return ceil(units * t.window / t.limit)
   end
 
-  function kind.room(q, s)
-    return max(0, min(q.limit - kind.used(q, s), earned(q, s) - kind.counted(s)))
+  function kind.room(t, s)
+    return max(0, min(t.limit - kind.used(t, s), earned(t, s) - kind.counted(s)))
   end
 
-  function kind.wait(q, s, cost)
-    local least = wait(q, s, cost)
+  function kind.wait(t, s, cost)
+    local least = wait(t, s, cost)
     local units = kind.counted(s) + cost
-    if age >= q.window or least == NEVER or units <= earned(q, s) then
+    if age >= t.window or least == NEVER or units <= earned(t, s) then
       return least
     end
-    local at = s.start > since and s.start + earns(q, units) or since + earns(q, units - 1)
-    local edge = s.start + q.window
+    local at = s.start > since and s.start + earns(t, units) or since + earns(t, units - 1)
+    local edge = s.start + t.window
     if s.start > 0 and max(at, now + least) >= edge then
       -- The next window begins before that.
-      at = edge + earns(q, cost)
+      at = edge + earns(t, cost)
     end
     -- What is used now may count less by then. So this may be too long, and never too short.
-    return max(least, min(at, since + q.window) - now)
+    return max(least, min(at, since + t.window) - now)
   end
 
-  function kind.renews(q, s)
-    return max(renews(q, s), q.window - age)
+  function kind.renews(t, s)
+    return max(renews(t, s), t.window - age)
   end
 
   return kind
@@ -104,73 +107,76 @@ end
 function make.g()
   local kind = {}
 
-  function kind.terms(q, us, ns, burst)
+  function kind.terms(t, us, ns, burst)
     local interval = us * 1000 + ns
     if burst * interval > EXACT then
       -- It takes more than seven weeks to fill. Multiples of 1000 ns are multiples of 8, so that all sums stay exact.
       interval = (ns > 0 and us + 1 or us) * 1000
     end
-    q.limit, q.interval, q.tolerance = burst, interval, burst * interval
+    t.limit, t.interval, t.tolerance = burst, interval, burst * interval
+    -- A state under another limit may owe more than this one's: an empty bucket, and as much that was used already.
+    t.most = 2 * t.tolerance
     -- A bucket that was forgotten began with one unit.
-    q.floor = (burst - 1) * interval - age * 1000
+    t.least = max(0, (burst - 1) * interval - age * 1000)
   end
 
   function kind.read(_, name)
     local text = text_of(name)
-    if text == false then
-      return { debt = 0 }
+    local s = { kind = kind, name = name, debt = 0, exists = text ~= false, changed = false }
+    if s.exists then
+      local us, ns = match(text or '', '^(%d+)(%d%d%d)$')
+      if not us or #us > 16 then
+        return nil
+      end
+      s.debt = (us - now) * 1000 + ns
     end
-    local us, ns = match(text or '', '^(%d+)(%d%d%d)$')
-    return us and #us <= 16 and { debt = (us - now) * 1000 + ns, exists = true }
+    return s
   end
 
-  -- A state under another limit may owe more than this one's: an empty bucket, and as much that was used already.
-  local function adopted(q, s)
-    return min(s.debt, 2 * q.tolerance)
-  end
-
-  local function debt(q, s)
-    return max(0, q.floor, adopted(q, s))
+  local function debt(t, s)
+    local debt, least, most = s.debt, t.least, t.most
+    -- Not `min` and `max`: calls cost more.
+    return debt > most and most or debt > least and debt or least
   end
 
   -- More than the bucket holds costs a tick more than all of it, as on a host.
-  local function price(q, cost)
-    return cost > q.limit and q.tolerance + 2 or cost * q.interval
+  local function price(t, cost)
+    return cost > t.limit and t.tolerance + 2 or cost * t.interval
   end
 
-  function kind.adopt(q, s)
+  function kind.adopt(t, s)
     local before = s.debt
-    s.debt = adopted(q, s)
+    s.debt = min(before, t.most)
     return s.debt < before
   end
 
-  function kind.room(q, s)
-    return max(0, floor((q.tolerance - debt(q, s)) / q.interval))
+  function kind.room(t, s)
+    return max(0, floor((t.tolerance - debt(t, s)) / t.interval))
   end
 
-  function kind.wait(q, s, cost)
-    if cost > q.limit then
+  function kind.wait(t, s, cost)
+    if cost > t.limit then
       return NEVER
     end
-    return max(0, ceil((debt(q, s) - (q.tolerance - cost * q.interval)) / 1000))
+    return max(0, ceil((debt(t, s) - (t.tolerance - cost * t.interval)) / 1000))
   end
 
-  function kind.charge(q, s, cost)
-    s.debt = debt(q, s) + cost * q.interval
+  function kind.charge(t, s, cost)
+    s.debt = debt(t, s) + cost * t.interval
   end
 
-  function kind.owe(q, s, cost)
-    local before = debt(q, s)
-    s.debt = min(before + price(q, cost), 2 * q.tolerance)
-    return floor((s.debt - before) / q.interval)
+  function kind.owe(t, s, cost)
+    local before = debt(t, s)
+    s.debt = min(before + price(t, cost), t.most)
+    return floor((s.debt - before) / t.interval)
   end
 
-  function kind.refund(q, s, cost)
-    s.debt = adopted(q, s) - price(q, cost)
+  function kind.refund(t, s, cost)
+    s.debt = min(s.debt, t.most) - price(t, cost)
   end
 
-  function kind.renews(q, s)
-    return ceil(debt(q, s) / 1000)
+  function kind.renews(t, s)
+    return ceil(debt(t, s) / 1000)
   end
 
   function kind.reset(_, s)
@@ -179,7 +185,7 @@ function make.g()
 
   function kind.write(s)
     local us = floor(s.debt / 1000)
-    local text = format('%.0f%03.0f', now + us, s.debt - us * 1000)
+    local text = format('%d%03d', now + us, s.debt - us * 1000)
     return s.debt > 0 and text, now + ceil(s.debt / 1000)
   end
 
@@ -191,22 +197,22 @@ local function window(slides)
   local kind = {}
   local form = slides and '^(%d+):(%d+):(%d+)$' or '^(%d+):()(%d+)$'
 
-  function kind.terms(q, limit, length)
-    q.limit, q.window = limit, length
+  function kind.terms(t, limit, length)
+    t.limit, t.window = limit, length
     -- What is owed has as many bits as twice the limit, as on a host.
-    q.most = 2 ^ select(2, math.frexp(2 * limit)) - 1
+    t.most = 2 ^ select(2, math.frexp(2 * limit)) - 1
     -- Weights are products of a count and a time. Where those would not be exact, time has coarser units. They are rounded
     -- so that a weight is never too small.
-    q.unit = 1
-    while limit * length / q.unit > EXACT do
-      q.unit = q.unit * 2
+    t.unit = 1
+    while limit * length / t.unit > EXACT do
+      t.unit = t.unit * 2
     end
-    q.units = floor(length / q.unit)
+    t.units = floor(length / t.unit)
   end
 
-  function kind.read(q, name)
-    local text, length = text_of(name), q.window
-    local s = { index = floor(now / length), previous = 0, current = 0, length = length }
+  function kind.read(t, name)
+    local text, length = text_of(name), t.window
+    local s = { kind = kind, name = name, length = length, index = floor(now / length), previous = 0, current = 0 }
     s.start = s.index * length
     s.elapsed = now - s.start
     if text == false then
@@ -228,54 +234,54 @@ local function window(slides)
       s.previous = current
     end
     -- Another limit's may be larger. What was owed was admitted to nobody, so the next window counts none of it.
-    s.previous, s.current = min(s.previous, q.limit), min(s.current, q.most)
+    s.previous, s.current = min(s.previous, t.limit), min(s.current, t.most)
     s.start = s.index * length
     return s
   end
 
-  local function weight(q, previous, elapsed)
+  local function weight(t, previous, elapsed)
     if previous == 0 then
       return 0
     end
-    return ceil(previous * ceil((q.window - elapsed) / q.unit) / q.units)
+    return ceil(previous * ceil((t.window - elapsed) / t.unit) / t.units)
   end
 
-  function kind.used(q, s)
-    return s.current + weight(q, s.previous, s.elapsed)
+  function kind.used(t, s)
+    return s.current + weight(t, s.previous, s.elapsed)
   end
 
   function kind.counted(s)
     return s.current
   end
 
-  function kind.wait(q, s, cost)
-    if cost > q.limit then
+  function kind.wait(t, s, cost)
+    if cost > t.limit then
       return NEVER
     end
-    if kind.used(q, s) + cost <= q.limit then
+    if kind.used(t, s) + cost <= t.limit then
       return 0
     end
     local before, previous, current, elapsed = 0, s.previous, s.current, s.elapsed
-    if current + cost > q.limit then
+    if current + cost > t.limit then
       -- Not in this window.
-      before = q.window - elapsed
-      previous, current, elapsed = slides and min(current, q.limit) or 0, 0, 0
+      before = t.window - elapsed
+      previous, current, elapsed = slides and min(current, t.limit) or 0, 0, 0
     end
-    if current + weight(q, previous, elapsed) + cost <= q.limit then
+    if current + weight(t, previous, elapsed) + cost <= t.limit then
       return before
     end
     -- How much before the end of the window what came before it weighs so little.
-    local left = floor((q.limit - current - cost) * q.units / previous) * q.unit
-    return before + q.window - elapsed - left
+    local left = floor((t.limit - current - cost) * t.units / previous) * t.unit
+    return before + t.window - elapsed - left
   end
 
   function kind.charge(_, s, cost)
     s.current = s.current + cost
   end
 
-  function kind.owe(q, s, cost)
+  function kind.owe(t, s, cost)
     local before = s.current
-    s.current = min(before + cost, q.most)
+    s.current = min(before + cost, t.most)
     return s.current - before
   end
 
@@ -300,9 +306,9 @@ local function window(slides)
   end
 
   function kind.write(s)
-    local text = format('%.0f:%.0f', s.index, s.current)
+    local text = format('%d:%d', s.index, s.current)
     if slides then
-      text = format('%.0f:%.0f:%.0f', s.index, s.previous, s.current)
+      text = format('%d:%d:%d', s.index, s.previous, s.current)
     end
     local ending = ends(s)
     return ending > now and text, ending
@@ -324,13 +330,13 @@ end
 function make.p()
   local kind = {}
 
-  function kind.terms(q, limit, part, parts)
-    q.limit, q.part, q.window, q.counters = limit, part, part * parts, parts + 1
+  function kind.terms(t, limit, part, parts)
+    t.limit, t.part, t.window, t.counters = limit, part, part * parts, parts + 1
   end
 
-  function kind.read(q, name)
-    local text, index, counters = text_of(name), floor(now / q.part), q.counters
-    local s = { index = index, part = q.part, counters = counters, sum = 0, start = 0 }
+  function kind.read(t, name)
+    local text, index, counters = text_of(name), floor(now / t.part), t.counters
+    local s = { kind = kind, name = name, part = t.part, counters = counters, index = index, sum = 0, start = 0 }
     for i = 1, counters do
       s[i] = 0
     end
@@ -340,7 +346,7 @@ function make.p()
     s.exists = true
     local last, counts = match(text or '', '^(%d+):([%d,]*%d)$')
     last = tonumber(last)
-    if not last or last * q.part > EXACT then
+    if not last or last * t.part > EXACT then
       return nil
     end
     -- If the clock has gone back, time stands still until it has caught up.
@@ -373,11 +379,11 @@ function make.p()
     return (s.index - (i - 1) + s.counters) * s.part
   end
 
-  function kind.wait(q, s, cost)
-    if cost > q.limit then
+  function kind.wait(t, s, cost)
+    if cost > t.limit then
       return NEVER
     end
-    local missing = s.sum + cost - q.limit
+    local missing = s.sum + cost - t.limit
     if missing <= 0 then
       return 0
     end
@@ -393,9 +399,9 @@ function make.p()
     s[1], s.sum = s[1] + cost, s.sum + cost
   end
 
-  function kind.owe(q, s, cost)
-    local owed = min(cost, max(0, 2 * q.limit - s.sum))
-    kind.charge(q, s, owed)
+  function kind.owe(t, s, cost)
+    local owed = min(cost, max(0, 2 * t.limit - s.sum))
+    kind.charge(t, s, owed)
     return owed
   end
 
@@ -430,10 +436,10 @@ function make.p()
     end
     local counts, last = {}, 0
     for i = 1, s.counters do
-      counts[i] = format('%.0f', s[i])
+      counts[i] = format('%d', s[i])
       last = s[i] > 0 and i or last
     end
-    return format('%.0f:', s.index) .. table.concat(counts, ',', 1, last), ending(s)
+    return format('%d:', s.index) .. table.concat(counts, ',', 1, last), ending(s)
   end
 
   return learns(kind)
@@ -447,12 +453,12 @@ end
 function make.l()
   local kind = {}
 
-  function kind.terms(q, limit, length)
-    q.limit, q.window = limit, length
+  function kind.terms(t, limit, length)
+    t.limit, t.window = limit, length
   end
 
-  function kind.read(q, name)
-    local s = { length = q.window, at = now, last = 0, start = 0 }
+  function kind.read(t, name)
+    local s = { kind = kind, name = name, length = t.window, at = now, last = 0, start = 0 }
     s.stored, s.dropped, s.popped, s.added = 0, 0, 0, 0
     local latest = try('ZREVRANGE', name, 0, 0, 'WITHSCORES')
     if failed(name, latest) then
@@ -470,7 +476,7 @@ function make.l()
     if score + s.length > now then
       -- If the clock has gone back, time stands still until it has caught up.
       s.at = max(now, score)
-      s.stored = call('ZCOUNT', name, format('(%.0f', s.at - s.length), '+inf')
+      s.stored = call('ZCOUNT', name, format('(%d', s.at - s.length), '+inf')
     end
     return s
   end
@@ -494,11 +500,11 @@ function make.l()
     return tonumber(found[2]) + s.length
   end
 
-  function kind.wait(q, s, cost)
-    if cost > q.limit then
+  function kind.wait(t, s, cost)
+    if cost > t.limit then
       return NEVER
     end
-    local missing = kind.counted(s) + cost - q.limit
+    local missing = kind.counted(s) + cost - t.limit
     if missing <= 0 or cost == 0 then
       return 0
     end
@@ -509,11 +515,11 @@ function make.l()
     s.added = s.added + cost
   end
 
-  function kind.owe(q, s, cost)
-    cost = min(cost, q.limit)
+  function kind.owe(t, s, cost)
+    cost = min(cost, t.limit)
     s.added = s.added + cost
     -- Who has used more than the log remembers waits for the last ones of it.
-    local excess = max(0, kind.counted(s) - q.limit)
+    local excess = max(0, kind.counted(s) - t.limit)
     local dropped = min(excess, s.stored - s.dropped - s.popped)
     s.dropped, s.added = s.dropped + dropped, s.added - (excess - dropped)
     return cost
@@ -542,11 +548,11 @@ function make.l()
     local ending = leaves(s, kept - 1)
     if s.added > 0 then
       -- First of all, as a full store refuses nothing but this, and that only where nothing was written before.
-      local score, first = format('%.0f', s.at), max(s.at, s.last + 1)
+      local score, first = format('%d', s.at), max(s.at, s.last + 1)
       local units = { 'ZADD', s.name }
       for i = 0, s.added - 1 do
         units[#units + 1] = score
-        units[#units + 1] = format('%.0f', first + i)
+        units[#units + 1] = format('%d', first + i)
       end
       local done = try(unpack(units))
       if type(done) == 'table' and done.err then
@@ -558,7 +564,7 @@ function make.l()
     end
     -- All that have left, and what was dropped.
     try('ZREMRANGEBYRANK', s.name, 0, -(kept + 1))
-    return try('PEXPIREAT', s.name, format('%.0f', ceil(ending / 1000)))
+    return try('PEXPIREAT', s.name, format('%d', ceil(ending / 1000)))
   end
 
   return learns(kind)
@@ -566,76 +572,79 @@ end
 
 -- What is asked, and the state that it is asked of; none where there is a foreign value.
 local count = #ARGV
-local questions, states, known, kinds = {}, {}, {}, {}
-for i = 1, count do
-  local letter, act, role, flags, cost, a, b, c = struct.unpack('>c1c1c1BI8I8I8I8', ARGV[i])
-  local kind, name = kinds[letter], KEYS[i + 1]
-  if not kind then
-    kind = make[letter]()
-    kinds[letter] = kind
+local questions, states, known, kinds, limits = {}, {}, {}, {}, {}
+
+-- The terms of a limit: most questions of a call have the same.
+local function terms_of(limit)
+  local t = limits[limit]
+  if not t then
+    local letter, a, b, c = read('>c1I8I8I8', limit)
+    local kind = kinds[letter] or make[letter]()
+    t = { kind = kind }
+    kind.terms(t, a, b, c)
+    kinds[letter], limits[limit] = kind, t
   end
-  -- With all of its fields, as a table that grows is made anew each time.
-  local q = {
-    name = name, kind = kind, act = act, role = role, flags = flags, cost = cost, first = 1,
-    partial = bit.band(flags, PARTIAL) ~= 0, state = false, admitted = false, changes = false,
-    limit = 0, window = 0, interval = 0, tolerance = 0, floor = 0,
-    status = FOREIGN, charged = 0, remaining = 0, wait = 0, renews = 0,
-  }
-  kind.terms(q, a, b, c)
+  return t
+end
+
+for i = 1, count do
+  local name, argument = KEYS[i + 1], ARGV[i]
+  local act, role, flags, cost = read('>c1c1BI8', argument)
+  local t = terms_of(sub(argument, LIMIT))
   local s = known[name]
   if s == nil then
-    s = kind.read(q, name) or false
+    s = t.kind.read(t, name) or false
     known[name] = s
-    if s then
-      s.kind, s.name = kind, name
-      states[#states + 1] = s
-    end
+    states[#states + 1] = s or nil
   end
-  -- A name has the algorithm in it, so that no two share one.
-  q.state = s and s.kind == kind and s
-  q.status = hidden[name] and REFUSED or FOREIGN
-  questions[i] = q
+  -- With all of its fields, as a table that grows is made anew each time.
+  questions[i] = {
+    kind = t.kind, terms = t, act = act, role = role, flags = flags, cost = cost, first = 1, changes = false,
+    -- A name has the algorithm in it, so that no two share one.
+    state = s and s.kind == t.kind and s,
+    status = hidden[name] and REFUSED or FOREIGN, charged = 0, remaining = 0, wait = 0, renews = 0,
+  }
 end
 
 -- Does to a key what is asked, and notes how it stands after that: whether there was room.
 local function ask(q, act, cost)
-  local kind, s = q.kind, q.state
+  local kind, t, s = q.kind, q.terms, q.state
   local asked = cost
-  if q.partial and act ~= 'o' and act ~= 'r' then
+  if bit.band(q.flags, PARTIAL) ~= 0 and act ~= 'o' and act ~= 'r' then
     -- A part is enough, if it is one unit.
     asked = min(cost, 1)
-    cost = max(asked, min(cost, kind.room(q, s)))
+    cost = max(asked, min(cost, kind.room(t, s)))
   end
   local admitted, charged, changes = true, 0, act ~= 'p' and cost > 0
   if act == 'r' or act == 'z' then
     -- Nothing comes back where nothing was used.
     changes = (changes or act == 'z') and (s.exists or s.changed)
     if changes then
-      kind[act == 'r' and 'refund' or 'reset'](q, s, cost)
+      kind[act == 'r' and 'refund' or 'reset'](t, s, cost)
     end
   else
-    admitted = kind.wait(q, s, cost) == 0
+    admitted = kind.wait(t, s, cost) == 0
     if changes and admitted then
-      kind.charge(q, s, cost)
+      kind.charge(t, s, cost)
       charged = cost
     elseif changes and act == 'o' then
-      charged = kind.owe(q, s, cost)
+      charged = kind.owe(t, s, cost)
     elseif changes then
       -- What another limit owed more is forgotten by who asks, and not by who looks.
-      changes = kind.adopt and kind.adopt(q, s)
+      changes = kind.adopt and kind.adopt(t, s)
     end
   end
   if changes then
     s.changed, q.changes = true, true
   end
-  q.admitted, q.status, q.charged = admitted, admitted and 1 or 0, charged
-  q.remaining, q.wait, q.renews = kind.room(q, s), kind.wait(q, s, asked), kind.renews(q, s)
+  q.status, q.charged = admitted and ADMITTED or OVER, charged
+  q.remaining, q.wait, q.renews = kind.room(t, s), kind.wait(t, s, asked), kind.renews(t, s)
   return admitted
 end
 
 -- What gives something back is never denied.
 local function is_over(q)
-  return not q.admitted and (q.act == 't' or q.act == 'p')
+  return q.status ~= ADMITTED and (q.act == 't' or q.act == 'p')
 end
 
 -- Whether a decision is over, and whether that is due to its quotas alone: all of them are over, those that are kept
@@ -724,7 +733,7 @@ for _, s in ipairs(states) do
       local text, ending = s.kind.write(s)
       if text then
         -- The ms in which it ends still has it.
-        done = try('SET', s.name, text, 'PXAT', format('%.0f', ceil(ending / 1000)))
+        done = try('SET', s.name, text, 'PXAT', format('%d', ceil(ending / 1000)))
       elseif s.exists then
         -- As good as new.
         done = try('DEL', s.name)

@@ -21,8 +21,9 @@ pub const SCRIPT: &str = include_str!("decide.lua");
 /// Keys of a call at the most.
 pub const MAX_KEYS: usize = 64;
 
-/// Bytes of a question.
+/// Bytes of a question, and where its flags are.
 const QUESTION: usize = 36;
+const FLAGS: usize = 2;
 
 /// Bytes of an answer, behind the store's time.
 const TIME: usize = 8;
@@ -129,8 +130,11 @@ impl Question {
             Role::Quota => b'q',
             Role::Shadow => b's',
         };
-        let mut argument = [kind, act, role, 0].to_vec();
-        for number in [cost].into_iter().chain(numbers) {
+        // The limit comes last, as one text: the script reads it once for all keys under it.
+        let mut argument = [act, role, 0].to_vec();
+        argument.extend(cost.min(MAX_EXACT).to_be_bytes());
+        argument.push(kind);
+        for number in numbers {
             argument.extend(number.min(MAX_EXACT).to_be_bytes());
         }
         let mut question = Self { key, argument: [0; QUESTION] };
@@ -141,7 +145,7 @@ impl Question {
     /// Sets some of [`LAST`], [`QUOTA_HAS_ROOM`], [`QUOTA_IS_OVER`] and [`PARTIAL`]. All but the last one are a matter of the
     /// decision, and read where it ends.
     pub const fn set(&mut self, flags: u8) {
-        self.argument[3] |= flags;
+        self.argument[FLAGS] |= flags;
     }
 }
 

@@ -8,11 +8,15 @@ fn question(limit: &Limit, role: Role, act: Act, cost: u64) -> Question {
     Question::new(&Name::new("rl", ENTRIES), limit, role, act, cost)
 }
 
-/// The parts of an argument: its letters and flags, and its numbers.
-fn parts(question: &Question) -> (&[u8], [u64; 4]) {
-    let (letters, numbers) = question.argument.split_at(4);
+/// The parts of an argument: its letters, its cost and its limit.
+fn parts(question: &Question) -> (String, u64, [u64; 3]) {
+    let (asked, limit) = question.argument.split_at(11);
+    let [act, role, 0, cost @ ..] = asked else { panic!("no flags yet") };
+    let [kind, numbers @ ..] = limit else { panic!("a kind") };
     let (numbers, []) = numbers.as_chunks::<8>() else { panic!("numbers of 8 bytes") };
-    (letters, <[[u8; 8]; 4]>::try_from(numbers).unwrap().map(u64::from_be_bytes))
+    let numbers = <[[u8; 8]; 3]>::try_from(numbers).unwrap().map(u64::from_be_bytes);
+    let letters = [*act, *role, *kind].map(char::from).iter().collect();
+    (letters, u64::from_be_bytes(cost.try_into().unwrap()), numbers)
 }
 
 fn key(question: &Question) -> &str {
@@ -29,18 +33,18 @@ fn a_question_has_its_limit_in_units_of_the_script() {
     let bucket = Limit { burst: Some(5), ..Limit::new(7, second) };
     let asked = question(&bucket, Role::Enforced, Act::Take, 2);
     // A unit of 142,857,144 ns: up to a whole tick.
-    assert_eq!(parts(&asked), (&b"gte\0"[..], [2, 142_857, 144, 5]));
+    assert_eq!(parts(&asked), ("teg".to_owned(), 2, [142_857, 144, 5]));
     let asked = question(&Limit::new(7, second), Role::Quota, Act::Owe, 0);
-    assert_eq!(parts(&asked), (&b"goq\0"[..], [0, 142_857, 144, 7]));
+    assert_eq!(parts(&asked), ("oqg".to_owned(), 0, [142_857, 144, 7]));
     let odd = Duration::from_nanos(1_000_001);
     let asked = question(&limit(Choice::FixedWindow, 9, odd), Role::Shadow, Act::Peek, 1);
-    assert_eq!(parts(&asked), (&b"fps\0"[..], [1, 9, 1_001, 0]));
+    assert_eq!(parts(&asked), ("psf".to_owned(), 1, [9, 1_001, 0]));
     let asked = question(&limit(Choice::SlidingWindow, 9, second), Role::Shadow, Act::Refund, 1);
-    assert_eq!(parts(&asked), (&b"srs\0"[..], [1, 9, 1_000_000, 0]));
+    assert_eq!(parts(&asked), ("rss".to_owned(), 1, [9, 1_000_000, 0]));
     let asked = question(&limit(Choice::SubWindows, 9, second), Role::Shadow, Act::Reset, 1);
-    assert_eq!(parts(&asked), (&b"pzs\0"[..], [1, 9, 100_000, PARTS]));
+    assert_eq!(parts(&asked), ("zsp".to_owned(), 1, [9, 100_000, PARTS]));
     let asked = question(&limit(Choice::SlidingLog, 9, second), Role::Shadow, Act::Take, u64::MAX);
-    assert_eq!(parts(&asked), (&b"lts\0"[..], [MAX_EXACT, 9, 1_000_000, 0]));
+    assert_eq!(parts(&asked), ("tsl".to_owned(), MAX_EXACT, [9, 1_000_000, 0]));
 }
 
 #[test]
@@ -48,7 +52,7 @@ fn flags_add_up() {
     let mut asked = question(&Limit::new(1, Duration::from_secs(1)), Role::Enforced, Act::Take, 1);
     asked.set(LAST);
     asked.set(PARTIAL | LAST);
-    assert_eq!(asked.argument[3], 9);
+    assert_eq!(asked.argument[FLAGS], 9);
 }
 
 #[test]

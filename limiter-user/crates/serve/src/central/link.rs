@@ -50,6 +50,9 @@ pub(crate) enum StoreError {
     /// It is too old.
     #[error("the store has version {0}: 6.2 is the least")]
     Version(String),
+    /// One whose scripts have no integers that are long enough.
+    #[error("the store is a 32-bit program, which cannot write its times: take a 64-bit one")]
+    Narrow,
     /// A copy.
     #[error("the store is a replica, and takes no changes: give the primary, or redis-sentinel://")]
     Replica,
@@ -311,6 +314,9 @@ impl Facts {
         let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
         if !version.is_empty() && numbers[..] < MIN_VERSION[..] {
             return Err(StoreError::Version(version));
+        }
+        if find("arch_bits").is_some_and(|bits| bits == "32") {
+            return Err(StoreError::Narrow);
         }
         let time = connection.query(&cmd("TIME")).await?;
         let time: Option<(u64, u64)> = redis::from_redis_value(time).ok();

@@ -1,7 +1,8 @@
 //! The central store, for limits that it keeps: asked in batches, and not at all while it does not answer.
 //!
-//! One task has the connection. A few calls are under way at once; what is asked meanwhile makes the next one. So calls are
-//! small where there is little to ask, and large where there is much. Nothing waits longer than an answer may take.
+//! One task has the connection. While a call is under way, what is asked makes the next one, which waits for its answer
+//! or until it is full. So calls are small where there is little to ask, and large where there is much: a call costs the
+//! store as much as two keys. Nothing waits longer than an answer may take.
 
 mod address;
 mod link;
@@ -25,7 +26,7 @@ use link::{Facts, Link, StoreError};
 
 use crate::latency::Histogram;
 
-/// Calls at once. More of them would be smaller.
+/// Calls at once, for a store that is far away.
 const MAX_CALLS: usize = 4;
 
 /// Decisions that wait at the most. One more is answered as if the store was not there.
@@ -281,7 +282,7 @@ async fn serve(link: &Link, jobs: &mut mpsc::Receiver<Job>, health: &Health) -> 
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failures, mut quiet) = (0, false);
     loop {
-        while calls.len() < MAX_CALLS {
+        while calls.is_empty() || (waiting.len() >= MAX_KEYS && calls.len() < MAX_CALLS) {
             let batch = next_batch(&mut waiting, Instant::now());
             if batch.is_empty() {
                 break;
