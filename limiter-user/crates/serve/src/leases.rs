@@ -105,8 +105,8 @@ mod tests {
         let asked = question(&wanted, Act::Take);
         let key = br#"limiter:{packets}:g:["source","192.0.2.1/32","class","udp:53"]"#;
         assert_eq!(asked.key, key);
-        assert_eq!(asked.argument[..4], [b'g', b't', b'e', LAST | PARTIAL]);
-        assert_eq!(asked.argument[4..12], 85_u64.to_be_bytes());
-        assert_eq!(question(&wanted, Act::Refund).argument[1], b'r');
+        assert_eq!(asked.argument[..3], [b't', b'e', LAST | PARTIAL]);
+        assert_eq!(asked.argument[3..11], 85_u64.to_be_bytes());
+        assert_eq!(question(&wanted, Act::Refund).argument[0], b'r');
     }
 }

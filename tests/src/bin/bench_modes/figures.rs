@@ -7,6 +7,7 @@ use tests::machine::Machine;
 
 use crate::{
     measure::{Contender, PING, Row, SCRIPT},
+    packets::Packets,
     plan::{Fault, HOSTS, Load, Mode, TASKS},
     table,
 };
@@ -31,11 +32,12 @@ pub(crate) struct Figures {
     pub(crate) tasks: u32,
     pub(crate) results: Vec<Row>,
     pub(crate) contenders: Vec<Contender>,
+    pub(crate) packets: Vec<Packets>,
     pub(crate) goals: Vec<Goal>,
 }
 
 /// All goals, by what was measured.
-pub(crate) fn goals(rows: &[Row], contenders: &[Contender]) -> Vec<Goal> {
+pub(crate) fn goals(rows: &[Row], contenders: &[Contender], packets: &[Packets]) -> Vec<Goal> {
     let at_least =
         |name: String, figure: f64, goal: f64| Goal { name, figure, goal, is_met: figure >= goal };
     let at_most =
@@ -65,6 +67,11 @@ pub(crate) fn goals(rows: &[Row], contenders: &[Contender]) -> Vec<Goal> {
                 3.0,
             ));
         }
+    }
+    if let Some((calls, speed)) = Packets::goals(packets) {
+        goals.push(at_most("strict, packets: calls of the store a second".into(), calls, 20_000.0));
+        let name = "strict, packets: speed while the store is paused, beside that before".into();
+        goals.push(at_least(name, speed, 0.95));
     }
     for row in rows {
         let Row { mode, load, fault, .. } = row;
@@ -123,10 +130,17 @@ impl Figures {
         let rows: Vec<_> = self.contenders.iter().map(contender).collect();
         let header = ["asks the store", "connections", "a second", "p50 µs", "p99 µs", "p99.9 µs"];
         table::print(out, header, 2, &rows)?;
+        writeln!(out)?;
+        table::print(
+            out,
+            Packets::HEADER,
+            1,
+            &self.packets.iter().map(Packets::row).collect::<Vec<_>>(),
+        )?;
         let missed: Vec<_> = self.goals.iter().filter(|goal| !goal.is_met).collect();
         let met = self.goals.len() - missed.len();
         writeln!(out, "\n{met} of {} goals are met", self.goals.len())?;
-        for goal in self.goals.iter().take(2).filter(|goal| goal.is_met) {
+        for goal in self.goals.iter().take(4).filter(|goal| goal.is_met) {
             writeln!(out, "met: {}: {:.2}, goal {}", goal.name, goal.figure, goal.goal)?;
         }
         for goal in missed {

@@ -5,6 +5,7 @@ mod figures;
 mod host;
 mod judge;
 mod measure;
+mod packets;
 mod plan;
 mod sample;
 mod stand;
@@ -96,7 +97,10 @@ fn measure(options: &Options) -> Figures {
     let mut bench = Bench::new(stand, times, &options.timelines);
     let (mut results, contenders) = bench.plain();
     results.extend(bench.faults());
-    let goals = goals(&results, &contenders);
+    // It has the machine to itself.
+    drop(bench);
+    let packets = packets::measure(times.rounds, times.packets);
+    let goals = goals(&results, &contenders, &packets);
     Figures {
         machine,
         store,
@@ -106,6 +110,7 @@ fn measure(options: &Options) -> Figures {
         tasks: TASKS,
         results,
         contenders,
+        packets,
         goals,
     }
 }

@@ -19,8 +19,8 @@ use crate::{
 /// How long everything takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Rounds of the plain run.
-    rounds: usize,
+    /// Rounds of the plain run, and of packets.
+    pub(crate) rounds: usize,
     speed: Duration,
     judged: Duration,
     /// From when on it is judged how much of a limit is used.
@@ -28,6 +28,8 @@ pub(crate) struct Times {
     before: Duration,
     fault: Duration,
     after: Duration,
+    /// How long packets are sent to each who may keep their limit.
+    pub(crate) packets: Duration,
 }
 
 impl Times {
@@ -39,6 +41,7 @@ impl Times {
         before: Duration::from_secs(3),
         fault: Duration::from_secs(10),
         after: Duration::from_secs(4),
+        packets: Duration::from_secs(10),
     };
     pub(crate) const QUICK: Self = Self {
         rounds: 1,
@@ -48,6 +51,7 @@ impl Times {
         before: Duration::from_secs(1),
         fault: Duration::from_secs(2),
         after: Duration::from_secs(2),
+        packets: Duration::from_secs(3),
     };
 }
 

@@ -1,0 +1,226 @@
+//! Strict limits of packets: what the store is asked while very many sources send very much, and what the data plane does
+//! while the store does not answer.
+
+use std::{
+    net::Ipv4Addr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use tests::{
+    Daemon, DaemonOptions, Flood, Lab, Sources, machine::median, process::cpu_time,
+    process::wait_for, serve::Serve, store::Store,
+};
+
+/// Sources that send, in turn.
+const SOURCES: u32 = 10_000;
+
+/// What each of them may send a second, and all of them send.
+const LIMIT: u64 = 50;
+const DEMAND: u64 = 1_000_000;
+
+/// How long it may take until the store is asked, or given up.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What `limiter-serve` needs to start.
+const RULES: &str = "domain: none
+descriptors:
+  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+";
+
+/// Who keeps the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Keeper {
+    Host,
+    Store,
+    PausedStore,
+}
+
+impl Keeper {
+    const ALL: [Self; 3] = [Self::Host, Self::Store, Self::PausedStore];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "each host",
+            Self::Store => "the store",
+            Self::PausedStore => "the store, paused",
+        }
+    }
+}
+
+/// A span of time.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Span {
+    /// Packets that were sent a second, by a rate or as fast as the data plane takes them.
+    offered: f64,
+    fastest: f64,
+    /// The part that has passed of what may pass.
+    utilisation: f64,
+    /// Calls of the store a second, and keys in them.
+    calls: f64,
+    keys: f64,
+    /// Parts of a CPU that the daemon and `limiter-serve` take.
+    cpu: [f64; 2],
+}
+
+/// Medians of some spans.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Packets {
+    keeper: Keeper,
+    #[serde(flatten)]
+    span: Span,
+}
+
+/// A host, its store, and who sends.
+struct Bench {
+    lab: Lab,
+    daemon: Daemon,
+    serve: Serve,
+    serve_pid: u32,
+    store: Store,
+    length: Duration,
+}
+
+/// Measures all of them in turn, so many times.
+pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Packets> {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start_with(&lab, DaemonOptions::default());
+    let store = Store::start();
+    // It knows of all that was ever used: nobody has to wait until it does.
+    store.call(&["SET", "limiter:{packets}:since", "0"]);
+    let (socket, url) = (daemon.socket(), format!("unix:{}", store.socket().display()));
+    let mut serve =
+        Serve::start(RULES, &["--daemon", &socket.display().to_string(), "--store", &url]);
+    let serve_pid = serve.process().pid();
+    let bench = Bench { lab, daemon, serve, serve_pid, store, length };
+    let mut spans = Keeper::ALL.map(|_| Vec::new());
+    for _ in 0..rounds {
+        for (keeper, spans) in Keeper::ALL.into_iter().zip(&mut spans) {
+            let span = bench.span(keeper);
+            eprintln!("packets, {}: {span:.3?}", keeper.name());
+            spans.push(span);
+        }
+    }
+    let medians = Keeper::ALL.into_iter().zip(&spans);
+    medians.map(|(keeper, spans)| Packets { keeper, span: middle(spans) }).collect()
+}
+
+impl Bench {
+    fn span(&self, keeper: Keeper) -> Span {
+        let rate = format!("{LIMIT}pps");
+        let scope = if keeper == Keeper::Host { "host" } else { "strict" };
+        self.daemon.cli().ok(&["limit", "set", &rate, "--scope", scope]);
+        if keeper == Keeper::PausedStore {
+            self.store.pause();
+        }
+        if keeper != Keeper::Host {
+            self.wait_leases(keeper == Keeper::Store);
+        }
+        // First all of them get a bucket, and a lease.
+        let _ = self.flood(Some(DEMAND), Duration::from_secs(2));
+        let before = self.counts(keeper);
+        let (offered, seconds) = self.flood(Some(DEMAND), self.length);
+        let after = self.counts(keeper);
+        let (fastest, _) = self.flood(None, self.length / 2);
+        if keeper == Keeper::PausedStore {
+            self.store.resume();
+            self.wait_leases(true);
+        }
+        let [passed, calls, keys, daemon, serve] =
+            std::array::from_fn(|at| (after[at] - before[at]) / seconds);
+        Span {
+            offered,
+            fastest,
+            utilisation: passed / (f64::from(SOURCES) * LIMIT as f64),
+            calls,
+            keys,
+            cpu: [daemon, serve],
+        }
+    }
+
+    /// Sends for a while. Packets a second, and how long that took.
+    fn flood(&self, rate: Option<u64>, length: Duration) -> (f64, f64) {
+        let sources = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
+        let flood = Flood::new(sources, u64::MAX).on_cpu(0);
+        let begun = Instant::now();
+        let flooding = rate.map_or(flood, |rate| flood.at_rate(rate)).start(&self.lab);
+        sleep(length);
+        let flooded = flooding.stop();
+        let seconds = (flooded.last - flooded.first).as_secs_f64();
+        (flooded.packets as f64 / seconds, begun.elapsed().as_secs_f64())
+    }
+
+    /// Packets that have passed, calls of the store, keys in them, and seconds of both processes.
+    fn counts(&self, keeper: Keeper) -> [f64; 5] {
+        let stats = self.daemon.cli().stats();
+        let passed = stats.counters.iter().filter(|counter| counter.verdict == "pass");
+        let passed = passed.map(|counter| counter.packets).sum::<u64>() as f64;
+        // One that is paused does not even tell that.
+        let calls = if keeper == Keeper::PausedStore { 0 } else { self.store.calls("evalsha") };
+        let keys = self.serve.get("/metrics").body;
+        let keys =
+            keys.lines().find_map(|line| line.strip_prefix("limiter_serve_store_keys_total "));
+        let keys = keys.and_then(|count| count.parse().ok()).unwrap_or(0.0);
+        let cpu = [self.daemon.pid(), self.serve_pid].map(|pid| cpu_time(pid).as_secs_f64());
+        [passed, calls as f64, keys, cpu[0], cpu[1]]
+    }
+
+    fn wait_leases(&self, are_there: bool) {
+        let is_so = || {
+            let problem = self.daemon.cli().run(&["status"]).json["leases"]["problem"].clone();
+            (problem.is_null() == are_there).then_some(())
+        };
+        wait_for("leases as they are", TIMEOUT, is_so);
+    }
+}
+
+fn middle(spans: &[Span]) -> Span {
+    let of = |field: fn(&Span) -> f64| median(&spans.iter().map(field).collect::<Vec<_>>());
+    Span {
+        offered: of(|span| span.offered),
+        fastest: of(|span| span.fastest),
+        utilisation: of(|span| span.utilisation),
+        calls: of(|span| span.calls),
+        keys: of(|span| span.keys),
+        cpu: [of(|span| span.cpu[0]), of(|span| span.cpu[1])],
+    }
+}
+
+impl Packets {
+    /// What a line of the table has.
+    pub(crate) const HEADER: [&'static str; 8] = [
+        "packets: who keeps the limit",
+        "offered/s",
+        "used",
+        "calls/s",
+        "keys/s",
+        "daemon CPU",
+        "serve CPU",
+        "fastest/s",
+    ];
+
+    pub(crate) fn row(&self) -> [String; 8] {
+        let Span { offered, fastest, utilisation, calls, keys, cpu } = self.span;
+        [
+            self.keeper.name().to_owned(),
+            format!("{offered:.0}"),
+            format!("{utilisation:.3}"),
+            format!("{calls:.0}"),
+            format!("{keys:.0}"),
+            format!("{:.1} %", 100.0 * cpu[0]),
+            format!("{:.1} %", 100.0 * cpu[1]),
+            format!("{fastest:.0}"),
+        ]
+    }
+
+    /// Calls of the store a second, and how fast the data plane is without its answers, beside the speed with them.
+    pub(crate) fn goals(all: &[Self]) -> Option<(f64, f64)> {
+        let find =
+            |keeper| all.iter().find(|packets| packets.keeper == keeper).map(|found| found.span);
+        let (there, paused) = (find(Keeper::Store)?, find(Keeper::PausedStore)?);
+        Some((there.calls, paused.fastest / there.fastest))
+    }
+}
