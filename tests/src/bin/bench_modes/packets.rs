@@ -111,7 +111,7 @@ pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Packets> {
 impl Bench {
     fn span(&self, keeper: Keeper) -> Span {
         let rate = format!("{LIMIT}pps");
-        let scope = if keeper == Keeper::Host { "host" } else { "strict" };
+        let scope = if keeper == Keeper::Host { "local" } else { "strict" };
         self.daemon.cli().ok(&["limit", "set", &rate, "--scope", scope]);
         if keeper == Keeper::PausedStore {
             self.store.pause();
