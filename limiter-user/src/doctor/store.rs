@@ -1,6 +1,7 @@
 //! The central store, as `limiter-serve` knows it.
 
 use api::CentralReport;
+use model::Stance;
 
 use super::Check;
 
@@ -16,6 +17,7 @@ pub(super) fn checks(report: &CentralReport) -> Vec<Check> {
     if report.up {
         checks.push(latency(report));
     }
+    checks.extend(report.stance.map(|stance| answers(stance, &report.stance_why)));
     checks.extend(report.eviction.as_deref().map(eviction));
     checks.extend(persistence(report));
     if report.up {
@@ -39,6 +41,19 @@ fn reached(report: &CentralReport) -> Check {
             ),
         ),
     }
+}
+
+/// Who answers about rules with `on_error: cluster`.
+fn answers(stance: Stance, why: &str) -> Check {
+    let (name, text) = ("store-fallback", stance.text());
+    if stance == Stance::Store {
+        return Check::ok(name, format!("{text} about rules with on_error: cluster"));
+    }
+    Check::warn(
+        name,
+        format!("{text} about rules with on_error: cluster, as {why}"),
+        "see that all hosts reach the store; while hosts are lost, the others have their floors",
+    )
 }
 
 fn latency(report: &CentralReport) -> Check {
@@ -116,6 +131,8 @@ mod tests {
             calls: 1,
             keys: 1,
             failures: 0,
+            stance: None,
+            stance_why: String::new(),
         }
     }
 
@@ -129,6 +146,10 @@ mod tests {
         let down = CentralReport { up: false, problem: Some("it is gone".into()), ..report() };
         assert_eq!(wrong(&down), ["store"]);
         assert_eq!(wrong(&CentralReport { round_trip_us: 9_000, ..report() }), ["store-latency"]);
+        for (stance, found) in [(Stance::Store, None), (Stance::Between, Some("store-fallback"))] {
+            let told = CentralReport { stance: Some(stance), ..report() };
+            assert_eq!(wrong(&told), found.into_iter().collect::<Vec<_>>());
+        }
         let evicts = CentralReport { eviction: Some("allkeys-lru".into()), ..report() };
         assert_eq!(wrong(&evicts), ["store-eviction"]);
         assert_eq!(wrong(&CentralReport { ahead_ms: -2_000, ..report() }), ["store-clock"]);

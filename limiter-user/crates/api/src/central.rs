@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use model::Stance;
+
 /// `GET /v1/store` of `limiter-serve`, for `limiter doctor --store`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CentralReport {
@@ -35,4 +37,10 @@ pub struct CentralReport {
     pub keys: u64,
     /// Calls that were not answered.
     pub failures: u64,
+    /// Who answers about rules with `on_error: cluster`, if there are some.
+    #[serde(default)]
+    pub stance: Option<Stance>,
+    /// Why that is not the store, in words.
+    #[serde(default)]
+    pub stance_why: String,
 }

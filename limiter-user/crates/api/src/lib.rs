@@ -68,7 +68,10 @@ pub use peers::{
 };
 pub use ports::{PortCounts, PortEntry, PortsReport};
 pub use shadow::{ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsReport};
-pub use shares::{FLOORS_HOLD, FloorTold, FloorsTold, KeyAsked, SharesAsked, SharesTold};
+pub use shares::{
+    FLOORS_HOLD, FallbackAsked, FallbackTold, FloorTold, FloorsTold, KeyAsked, STORE_HOLDS,
+    SharesAsked, SharesTold,
+};
 pub use sketch::{SKETCH_RATES, SketchCells, SketchEstimate, SketchReport};
 pub use source::{Average, SharedReport, SourceReport, SourceShadowReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};

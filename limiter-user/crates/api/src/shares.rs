@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use model::Share;
+use model::{Share, Stance};
 
 /// For how long whoever has read [`FloorsTold`] may go by it.
 // The daemon waits for as long before other hosts hear that this one has less.
 pub const FLOORS_HOLD: Duration = Duration::from_millis(500);
+
+/// For how long a `limiter-serve` asks the store after its daemon has allowed it, and how long no daemon has to have said
+/// anything before one asks by itself.
+// Longer than a daemon promises others that its host does not, and shorter than it takes for a `limiter-serve` that is gone.
+pub const STORE_HOLDS: Duration = Duration::from_secs(2);
 
 /// `POST /v1/cluster/shares`: the keys of a `limiter-serve` that need a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +28,32 @@ pub struct SharesAsked {
     pub alone: u64,
     /// Its keys.
     pub keys: Vec<KeyAsked>,
+    /// How it stands with the store, if rules have `on_error: cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<FallbackAsked>,
+}
+
+/// How a `limiter-serve` stands with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FallbackAsked {
+    /// When that was so, by its own clock, which only rises.
+    pub at: u64,
+    /// Whether the store answers, and has done so for a while.
+    pub has: bool,
+    /// Who answers at present.
+    pub stance: Stance,
+}
+
+/// Who is to answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FallbackTold {
+    /// Who.
+    pub stance: Stance,
+    /// For how long after the request, if that is the share, ns.
+    pub for_ns: u64,
+    /// Why it is not the store, in words; empty if it is.
+    pub why: String,
 }
 
 /// A key that needs a share.
@@ -50,6 +81,9 @@ pub struct KeyAsked {
 pub struct SharesTold {
     /// Nothing beside the floor where the time is 0.
     pub shares: Vec<(Share, u64)>,
+    /// Who is to answer where rules have `on_error: cluster`.
+    #[serde(default)]
+    pub fallback: Option<FallbackTold>,
 }
 
 /// What this host may use without end of each limit that hosts share, in a file beside the daemon's socket. It holds while

@@ -9,6 +9,7 @@ pub mod audit;
 pub mod config;
 pub mod demand;
 pub mod escrow;
+pub mod fallback;
 pub mod lease;
 pub mod limits;
 pub mod link;

@@ -15,6 +15,7 @@ use crate::rules::{Rule, Rules, Terms, key};
 use crate::scope::OnError;
 use crate::shared::Outcome;
 use crate::states::States;
+use model::Stance;
 use model::meter::{Limit, LimitError, span};
 
 /// What is asked about a key.
@@ -111,6 +112,8 @@ struct Subject {
     standing: Option<Standing>,
     alone: bool,
     charged: bool,
+    /// Whether all hosts stay away from the store, or change to it.
+    away: bool,
     /// Whether the store is to be asked.
     stored: bool,
     /// Whether nothing more is to be done about it.
@@ -146,7 +149,10 @@ impl Subject {
                     OnError::Closed => None,
                     OnError::Floor => shared(*key, None).map(|outcome| outcome.standing),
                     OnError::Cluster => {
-                        shared(*key, Some(OnError::Floor)).map(|outcome| outcome.standing)
+                        // A share only if no host asks the store: one call that fails is no reason.
+                        let has_share = stance(states, now) == Stance::Escrow;
+                        let share = has_share.then_some(OnError::Floor);
+                        shared(*key, share).map(|outcome| outcome.standing)
                     }
                 };
                 Some(Outcome { standing: outcome.unwrap_or(Standing::CLOSED), alone: true })
@@ -171,14 +177,17 @@ impl Subject {
         now: Ticks,
     ) -> Option<Standing> {
         let Keeper::Store(name, key, _, Some(pace)) = &self.keeper else { return None };
+        if self.away {
+            return None;
+        }
         let terms = (&self.terms.limit, &self.terms.meter);
         states.synced.as_ref()?.ask((*key, name), *pace, terms, act, self.cost, now)
     }
 
-    /// Its name in the store, if that keeps it. Nobody has to keep a limit of nothing.
+    /// Its name in the store, if that is to be asked. Nobody has to keep a limit of nothing.
     fn name(&self) -> Option<&Name> {
         match &self.keeper {
-            Keeper::Store(name, ..) if self.terms.limit.requests > 0 => Some(name),
+            Keeper::Store(name, ..) if self.terms.limit.requests > 0 && !self.away => Some(name),
             _ => None,
         }
     }
@@ -191,6 +200,11 @@ impl Subject {
     const fn asks(&self) -> bool {
         matches!(self.act, Act::Take | Act::Peek)
     }
+}
+
+/// Who answers about limits with `on_error: cluster`.
+fn stance<M: AsRef<[AtomicU64]>>(states: &States<M>, now: Ticks) -> Stance {
+    states.shared.as_ref().map_or(Stance::Store, |shared| shared.stance(now))
 }
 
 /// A request of which the limits are known, and what is kept here is looked at.
@@ -215,7 +229,12 @@ pub fn begin<M: AsRef<[AtomicU64]>>(
         return Err(RequestError::NoDescriptors);
     }
     let secret = states.table.secret();
-    let (statuses, subjects) = resolve(secret, rules, overrides, items, now)?;
+    let (statuses, mut subjects) = resolve(secret, rules, overrides, items, now)?;
+    let is_away = stance(states, now) != Stance::Store;
+    for subject in &mut subjects {
+        subject.away =
+            is_away && matches!(subject.keeper, Keeper::Store(_, _, OnError::Cluster, _));
+    }
     Ok(Begun { statuses, subjects })
 }
 
@@ -385,7 +404,7 @@ fn resolve(
         let mut status = Status::default();
         let (act, cost) = (item.act, item.cost);
         let subject = |key, terms, role, keeper| {
-            let (standing, [alone, charged, stored, settled]) = (None, [false; 4]);
+            let (standing, [alone, charged, away, stored, settled]) = (None, [false; 5]);
             Subject {
                 at,
                 key,
@@ -397,6 +416,7 @@ fn resolve(
                 standing,
                 alone,
                 charged,
+                away,
                 stored,
                 settled,
             }

@@ -18,7 +18,7 @@ use limiter_common::atomic::AtomicU64;
 use limiter_common::gcra::Ticks;
 use limiter_common::share::FLOORS;
 use model::meter::{Limit, ticks};
-use model::{Share, share};
+use model::{Share, Stance, share};
 
 use crate::act::{Act, Standing};
 use crate::key::{KeyHash, Secret, Space};
@@ -193,6 +193,9 @@ pub struct Shared<M> {
     wanted: Mutex<HashMap<KeyHash, Wanted>>,
     /// When the daemon has answered last.
     heard: Counter,
+    /// Until when limits with `on_error: cluster` go by the store, and until when by shares.
+    store: Counter,
+    escrow: Counter,
     /// Requests about keys that need a share, which is not asked for as there are too many.
     left_out: Counter,
 }
@@ -209,8 +212,9 @@ pub struct Outcome {
 impl<M: AsRef<[AtomicU64]>> Shared<M> {
     /// Buckets in `side`, where keys are hashed with a `secret`.
     pub fn new(side: Arc<Side<M, SHORT>>, secret: Secret) -> Self {
-        let [heard, left_out] = [0; 2].map(Counter::new);
-        Self { secret, side, floors: RwLock::default(), wanted: Mutex::default(), heard, left_out }
+        let [heard, store, escrow, left_out] = [0; 4].map(Counter::new);
+        let (floors, wanted) = (RwLock::default(), Mutex::default());
+        Self { secret, side, floors, wanted, heard, store, escrow, left_out }
     }
 
     /// The buckets.
@@ -221,6 +225,22 @@ impl<M: AsRef<[AtomicU64]>> Shared<M> {
     /// Takes note of what this host has without end.
     pub fn set_floors(&self, floors: Floors) {
         *self.floors.write().unwrap_or_else(PoisonError::into_inner) = floors;
+    }
+
+    /// Who answers about limits with `on_error: cluster`.
+    pub fn stance(&self, now: Ticks) -> Stance {
+        match now {
+            now if now < self.store.load(Ordering::Relaxed) => Stance::Store,
+            now if now < self.escrow.load(Ordering::Relaxed) => Stance::Escrow,
+            _ => Stance::Between,
+        }
+    }
+
+    /// Who answers until then: what is not renewed ends by itself.
+    pub fn set_stance(&self, stance: Stance, until: Ticks) {
+        let of = |one| if stance == one { until } else { 0 };
+        self.store.store(of(Stance::Store), Ordering::Relaxed);
+        self.escrow.store(of(Stance::Escrow), Ordering::Relaxed);
     }
 
     /// Whether a share cannot be had at present.

@@ -512,7 +512,7 @@ async fn key(
 
 async fn store(State(service): State<Arc<Service>>) -> Result<Json<CentralReport>, Problem> {
     match &service.central {
-        Some(central) => Ok(Json(central.report())),
+        Some(central) => Ok(Json(central.report(service.stance()))),
         None => {
             let detail = "no store is known: limiter-serve has no --store".into();
             Err(Problem { status: StatusCode::NOT_FOUND, detail })

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use decide::rules::{Rule, Tally};
 use decide::scope::Scope;
 use decide::shared::Shared;
+use model::Stance;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -85,6 +86,14 @@ impl Collector for Page {
         left_out.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         if let Some(central) = &service.central {
             encode_store(central.health(), &mut to)?;
+            let help = "Who answers about rules with on_error: cluster: the store, floors in between, or the escrow's shares";
+            let mut stances = to.encode_descriptor("stance", help, None, MetricType::Gauge)?;
+            let present = service.stance().map(|(stance, _)| stance);
+            for stance in Stance::ALL.iter().filter(|_| present.is_some()) {
+                let labels = [("stance", stance.name())];
+                let mut family = stances.encode_family(&labels)?;
+                family.encode_gauge(&i64::from(present == Some(*stance)))?;
+            }
             let help = "Keys in use that this host admits a little of before the store knows";
             let mut synced = to.encode_descriptor("synced_keys", help, None, MetricType::Gauge)?;
             synced.encode_gauge(

@@ -12,7 +12,7 @@ use decide::decider::{Decision, Item, Key, RequestError, begin};
 use decide::key::{Secret, Space};
 use decide::overrides::Overrides;
 use decide::rules::{RuleError, Rules, Tallies, Tally};
-use decide::scope::Scope;
+use decide::scope::{OnError, Scope};
 use decide::shared::Shared;
 use decide::side::{self, Side};
 use decide::states::States;
@@ -20,7 +20,7 @@ use decide::synced::Synced;
 use decide::table::{self, Table, TableError};
 use limiter_common::gcra::Ticks;
 use model::meter::{Limit, LimitError, Meter};
-use model::{Explain, Fault};
+use model::{Explain, Fault, Stance};
 
 use crate::central::Central;
 use crate::clock::Clock;
@@ -44,6 +44,8 @@ pub(crate) struct Service {
     pub(crate) push_downs: PushDowns,
     /// The store that keeps limits of all hosts, if there is one.
     pub(crate) central: Option<Central>,
+    /// Who answers about rules with `on_error: cluster`, and why, as told last.
+    fallback: Mutex<(Stance, String)>,
     /// When this process began.
     pub(crate) since: Ticks,
     /// The limits that proxies keep parts of.
@@ -296,6 +298,7 @@ impl Service {
             files,
             push_downs,
             central,
+            fallback: Mutex::default(),
             named: Tally::default(),
             top: Top::default(),
             latencies: Latencies::default(),
@@ -327,6 +330,39 @@ impl Service {
     pub(crate) fn rules(&self) -> Arc<Rules> {
         // Nothing is done in two steps under the lock: whoever panicked left the rules whole.
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who answers about rules with `on_error: cluster`, and why that is not the store; nothing without such rules.
+    pub(crate) fn stance(&self) -> Option<(Stance, String)> {
+        let shared = self.states.shared.as_ref().filter(|_| self.falls_back())?;
+        let (_, why) = self.fallback.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some((shared.stance(self.now()), why))
+    }
+
+    /// Whether rules have the cluster to fall back to.
+    pub(crate) fn falls_back(&self) -> bool {
+        let needs =
+            |scope: Scope| scope.needs_store() && scope.on_error() == Some(OnError::Cluster);
+        self.central.is_some() && self.rules().all().iter().any(|rule| needs(rule.scope))
+    }
+
+    /// Has others answer about these until then, and tells of it if that is new.
+    pub(crate) fn set_stance(
+        &self,
+        shared: &Shared<Words>,
+        stance: Stance,
+        until: Ticks,
+        why: &str,
+    ) {
+        shared.set_stance(stance, until);
+        let mut known = self.fallback.lock().unwrap_or_else(PoisonError::into_inner);
+        let was = std::mem::replace(&mut *known, (stance, why.to_owned())).0;
+        let text = stance.text();
+        match stance {
+            _ if was == stance => {}
+            Stance::Store => tracing::info!("on_error cluster: {text}"),
+            _ => tracing::warn!("on_error cluster: {text}: {why}"),
+        }
     }
 
     /// The limits that single descriptors have of their own.

@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use api::client::Client;
-use api::{FLOORS_HOLD, FloorsTold, KeyAsked, SharesAsked, SharesTold};
+use api::{
+    FLOORS_HOLD, FallbackAsked, FallbackTold, FloorsTold, KeyAsked, STORE_HOLDS, SharesAsked,
+    SharesTold,
+};
 use decide::key::Space;
 use decide::shared::{Floor, Floors, Shared, Wanted};
 use hyper::Method;
 use limiter_common::gcra::Ticks;
+use model::Stance;
 use model::meter::{span, ticks};
 use tokio::time::{sleep, timeout};
 
@@ -25,6 +29,12 @@ const BUSY: Duration = Duration::from_millis(25);
 
 /// The same while none does: the daemon is to be known as there.
 const IDLE: Duration = Duration::from_millis(250);
+
+/// The same while rules have `on_error: cluster`: all hosts are to leave the store soon after one has lost it.
+const CALM: Duration = Duration::from_millis(50);
+
+/// For how long a store has to answer before all hosts go back to it.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// Of its time this may take for asking at the most: 1/10.
 const PART: u32 = 10;
@@ -40,8 +50,11 @@ pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
     tokio::spawn(async move {
         loop {
             let begun = Instant::now();
-            let busy = asking.step(&service).await;
-            let pause = if busy { BUSY.max(begun.elapsed() * PART) } else { IDLE };
+            let pause = match asking.step(&service).await {
+                Next::Busy => BUSY.max(begun.elapsed() * PART),
+                Next::Calm => CALM.max(begun.elapsed() * PART),
+                Next::Idle => IDLE,
+            };
             // What the file says holds for a moment only.
             let mut left = pause;
             while !left.is_zero() {
@@ -54,6 +67,13 @@ pub(crate) async fn start(service: Arc<Service>, socket: PathBuf) {
     });
 }
 
+/// When the daemon is to be asked again.
+enum Next {
+    Busy,
+    Calm,
+    Idle,
+}
+
 struct Asking {
     daemon: Client,
     floors: PathBuf,
@@ -62,6 +82,10 @@ struct Asking {
     run: u64,
     /// It is told once that the daemon gives nothing.
     warned: bool,
+    /// When the store did not answer last.
+    lacked: Option<Ticks>,
+    /// When the daemon has said last who is to answer, or may have.
+    told: Ticks,
 }
 
 impl Asking {
@@ -70,12 +94,13 @@ impl Asking {
         let serve = service.states().table.secret().hash(Space::Shared, b"serve").low;
         let run = run(service);
         let (daemon, floors) = (Client::new(socket), FloorsTold::path(socket));
-        Self { daemon, floors, serve, run, warned: false }
+        let told = service.now();
+        Self { daemon, floors, serve, run, warned: false, lacked: None, told }
     }
 
-    /// Asks once. Whether keys need shares.
-    async fn step(&mut self, service: &Service) -> bool {
-        let Some(shared) = shared(service) else { return false };
+    /// Asks once.
+    async fn step(&mut self, service: &Service) -> Next {
+        let Some(shared) = shared(service) else { return Next::Idle };
         let asked_at = service.now();
         let wanted = shared.wants(asked_at);
         let asked = SharesAsked {
@@ -83,15 +108,27 @@ impl Asking {
             run: self.run,
             alone: service.alone(),
             keys: wanted.iter().map(|wanted| key_asked(wanted, asked_at)).collect(),
+            fallback: self.stand(service, shared, asked_at),
         };
         let told = self.daemon.send(Method::POST, "/v1/cluster/shares", &asked);
+        let mut may_have_told = false;
         let told: Result<SharesTold, _> = match timeout(TIMEOUT, told).await {
             Ok(Ok(told)) => Ok(told),
             Ok(Err(failure)) => Err(failure.to_string()),
-            Err(_) => Err(format!("no answer in {} ms", TIMEOUT.as_millis())),
+            Err(_) => {
+                may_have_told = true;
+                Err(format!("no answer in {} ms", TIMEOUT.as_millis()))
+            }
         };
+        if let Some(stood) = asked.fallback {
+            match told.as_ref().ok().and_then(|told| told.fallback.as_ref()) {
+                Some(told) => self.follow(service, shared, told, asked_at),
+                None if may_have_told => self.told = service.now(),
+                None => self.go_alone(service, shared, stood.has),
+            }
+        }
         match told {
-            Ok(SharesTold { shares }) => {
+            Ok(SharesTold { shares, .. }) => {
                 let shares: Vec<_> = shares
                     .into_iter()
                     .map(|(share, ns)| (share, ticks(Duration::from_nanos(ns))))
@@ -111,7 +148,61 @@ impl Asking {
                 }
             }
         }
-        !wanted.is_empty()
+        let stance = asked.fallback.map(|_| shared.stance(service.now()));
+        match stance {
+            _ if !wanted.is_empty() => Next::Busy,
+            None => Next::Idle,
+            Some(Stance::Store) => Next::Calm,
+            Some(_) => Next::Busy,
+        }
+    }
+
+    /// How this host stands with the store, if rules have `on_error: cluster`. It leaves one that does not answer.
+    fn stand(
+        &mut self,
+        service: &Service,
+        shared: &Shared<Words>,
+        now: Ticks,
+    ) -> Option<FallbackAsked> {
+        let Some(central) = service.central.as_ref().filter(|_| service.falls_back()) else {
+            shared.set_stance(Stance::Between, 0);
+            return None;
+        };
+        if !central.health().is_up() {
+            self.lacked = Some(now);
+        }
+        // One that comes and goes is none.
+        let has = self.lacked.is_none_or(|at| now.saturating_sub(at) >= ticks(STEADY));
+        if !has && shared.stance(now) == Stance::Store {
+            service.set_stance(shared, Stance::Between, now, "the store does not answer this host");
+        }
+        Some(FallbackAsked { at: now, has, stance: shared.stance(now) })
+    }
+
+    /// Has those answer whom the daemon has named.
+    fn follow(
+        &mut self,
+        service: &Service,
+        shared: &Shared<Words>,
+        told: &FallbackTold,
+        asked: Ticks,
+    ) {
+        self.told = service.now();
+        let lasts = match told.stance {
+            Stance::Store => STORE_HOLDS,
+            Stance::Between => Duration::ZERO,
+            Stance::Escrow => Duration::from_nanos(told.for_ns),
+        };
+        service.set_stance(shared, told.stance, asked.saturating_add(ticks(lasts)), &told.why);
+    }
+
+    /// No daemon says who is to answer: other hosts use no shares without this one.
+    fn go_alone(&self, service: &Service, shared: &Shared<Words>, has: bool) {
+        let now = service.now();
+        let is_over = now.saturating_sub(self.told) >= ticks(STORE_HOLDS);
+        if has && (is_over || shared.stance(now) == Stance::Store) {
+            service.set_stance(shared, Stance::Store, now.saturating_add(ticks(STORE_HOLDS)), "");
+        }
     }
 
     /// Reads what this host has without end.

@@ -29,11 +29,14 @@ pub enum Topic {
     Queries = 18,
     /// How keys are changed.
     Keys = 19,
+    /// Which hosts have a central store, and which use shares instead.
+    Fallback = 20,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Limits, Self::Counters, Self::Queries, Self::Keys];
+    pub const ALL: [Self; 5] =
+        [Self::Limits, Self::Counters, Self::Queries, Self::Keys, Self::Fallback];
 }
 
 const HELLO: u8 = 1;

@@ -7,6 +7,7 @@
 mod audit;
 mod clock_guard;
 mod core_worker;
+mod fallback;
 mod floors;
 mod forget;
 mod host;
@@ -97,6 +98,7 @@ pub struct Cluster {
     /// The keys that are in use.
     pub keys: rotation::Keys,
     floors: Arc<FloorsFile>,
+    fallback: Arc<fallback::Fallback>,
     orders: mpsc::Sender<share_loop::Input>,
 }
 
@@ -118,8 +120,13 @@ impl Cluster {
     /// # Errors
     /// If another one shares limits, or this host divides none.
     pub async fn shares_of(&self, asked: SharesAsked) -> Result<SharesTold, Failure> {
-        let floors = Arc::clone(&self.floors);
-        let serve = asked.serve;
+        let told = self.divide(&asked).await.inspect_err(|_| self.fallback.leave_alone(&asked))?;
+        let fallback = self.fallback.report(asked.serve, asked.fallback);
+        Ok(SharesTold { fallback, ..told })
+    }
+
+    async fn divide(&self, asked: &SharesAsked) -> Result<SharesTold, Failure> {
+        let (floors, serve, asked) = (Arc::clone(&self.floors), asked.serve, asked.clone());
         let admitted = tokio::task::spawn_blocking(move || floors.admit(serve)).await;
         admitted.map_err(ended)??;
         let told = self.order(|done| share_loop::Input::Served(asked, done)).await?.await;
@@ -160,7 +167,9 @@ pub struct ShareReport {
     pub loans: [usize; 2],
     /// The regions of those that are there, and what their hosts have said to have.
     pub regions: BTreeMap<String, RegionShares>,
-    /// Home shares that no host has which is there, for a while.
+    /// Home shares that no host has which is there, at this moment.
+    pub absent: Share,
+    /// The same, for a while.
     pub missing: Share,
     /// Hosts with shares that are lost, as this one sees it, and their names where it has heard them.
     pub lost: Vec<(LostHost, Option<String>)>,
@@ -322,6 +331,7 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
     let (tell_file_limits, file_limits) = watch::channel(Arc::default());
+    let fallback = fallback::Fallback::new(me, link.clone(), shares.report.clone());
     let cluster = Cluster {
         me,
         name,
@@ -334,6 +344,7 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
         digest: told,
         keys,
         floors,
+        fallback: Arc::clone(&fallback),
         orders: shares.inbox.clone(),
     };
     shared.with_now(|core| {
@@ -356,7 +367,15 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     let (counted, audit_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
-    let others = [(Topic::Keys, keys), (Topic::Queries, asked), (Topic::Counters, counted)].into();
+    let (stood, fallback_inbox) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(fallback::serve(fallback, fallback_inbox));
+    let others = [
+        (Topic::Keys, keys),
+        (Topic::Queries, asked),
+        (Topic::Counters, counted),
+        (Topic::Fallback, stood),
+    ];
+    let others = others.into();
     let inboxes = router::Inboxes { shares: shares.inbox.clone(), limits, others };
     // Last: a message whose task has no inbox yet would be lost.
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));

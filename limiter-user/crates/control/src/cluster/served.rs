@@ -108,7 +108,7 @@ impl ServedKeys {
         let bounds = Bounds { floor: escrow.floor(), slowest: f64::MAX };
         let told = |asked: &KeyAsked| self.tell(now, names.named(asked.key), escrow, asked, bounds);
         let shares = asked.keys.iter().map(told).collect();
-        SharesTold { shares }
+        SharesTold { shares, fallback: None }
     }
 
     fn tell(

@@ -66,7 +66,7 @@ const CLOCK_TOLD: Duration = Duration::from_secs(5);
 // The bound keeps a burst of messages from delaying the scan that is due after it.
 const BATCH: usize = 256;
 /// Less than this is not worth a word: 1 %.
-const MIN_IDLE: Share = Share::from_units(1 << 32 >> 7);
+pub(super) const MIN_IDLE: Share = Share::from_units(1 << 32 >> 7);
 /// What comes to it.
 pub(super) enum Input {
     /// A member has said something.
@@ -562,11 +562,15 @@ impl ShareLoop {
         regions
     }
 
-    /// The home shares that no host has which is there, if that has been so for a while.
-    fn missing(&mut self, regions: &BTreeMap<String, RegionShares>) -> Share {
+    /// The home shares that no host has which is there.
+    fn absent(&self, regions: &BTreeMap<String, RegionShares>) -> Share {
         let there: Share = regions.values().map(|region| region.home).sum();
         // Shares on their way lie with no host, yet they are not lost.
-        let missing = Share::WHOLE.without(there + self.escrow.kept().on_the_way());
+        Share::WHOLE.without(there + self.escrow.kept().on_the_way())
+    }
+
+    /// The same, if that has been so for a while.
+    fn missing(&mut self, missing: Share) -> Share {
         let members = self.host.link.members.borrow().len();
         let now = monotonic();
         if missing <= MIN_IDLE
@@ -606,7 +610,8 @@ impl ShareLoop {
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
         let untracked = self.sources.as_ref().map_or(0, |sources| sources.untracked.len());
         let regions = self.regions();
-        let missing = self.missing(&regions);
+        let absent = self.absent(&regions);
+        let missing = self.missing(absent);
         let now = monotonic();
         let lost = self.escrow.lost(now);
         self.learn_names(&lost);
@@ -632,6 +637,7 @@ impl ShareLoop {
             grants: self.escrow.count_grants(monotonic()),
             loans: [loans.borrowed, loans.lent],
             regions,
+            absent,
             missing,
             lost,
             era,

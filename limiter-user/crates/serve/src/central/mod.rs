@@ -16,7 +16,7 @@ use api::CentralReport;
 use decide::central::{Answer, MAX_KEYS, Name, Question};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use model::chain;
+use model::{Stance, chain};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -192,11 +192,12 @@ impl Central {
         &self.health
     }
 
-    /// All that is known of it.
-    pub(crate) fn report(&self) -> CentralReport {
+    /// All that is known of it, and who answers about rules that need the cluster without it.
+    pub(crate) fn report(&self, stance: Option<(Stance, String)>) -> CentralReport {
         let health = &self.health;
         let State { since, problem, facts, .. } = health.state();
         let (sum, calls, _) = health.latency.read();
+        let (stance, stance_why) = stance.unzip();
         CentralReport {
             address: self.settings.address.to_string(),
             up: health.is_up(),
@@ -213,6 +214,8 @@ impl Central {
             calls,
             keys: health.keys.load(Ordering::Relaxed),
             failures: health.failures.load(Ordering::Relaxed),
+            stance,
+            stance_why: stance_why.unwrap_or_default(),
         }
     }
 

@@ -28,7 +28,7 @@ impl World {
     }
 
     fn ask(&mut self, run: u64, keys: &[KeyAsked]) -> Vec<(f64, u64)> {
-        let asked = SharesAsked { serve: 1, run, alone: 7, keys: keys.to_vec() };
+        let asked = SharesAsked { serve: 1, run, alone: 7, keys: keys.to_vec(), fallback: None };
         let told = self.served.ask(self.now, &self.names, &mut self.escrow, &asked);
         told.shares.into_iter().map(|(share, ns)| (share.part(), ns / MS)).collect()
     }
