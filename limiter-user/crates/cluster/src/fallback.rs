@@ -200,12 +200,12 @@ impl Fallback {
 
     /// What is to be said to a host.
     pub fn say(&mut self, now: Moment, to: HostId) -> Said {
-        let [lacks, yields, blocked, in_escrow] = self.mark(now);
+        let [lacks, yields, blocked, _] = self.mark(now);
         if yields {
             self.yielded = now;
         }
         // Whoever takes back a promise goes on when nobody uses a share because of it.
-        let goes_by = |peer: &&Peer| peer.said.yields || !in_escrow;
+        let goes_by = |peer: &&Peer| peer.said.yields || now >= self.escrow_until;
         let peer = self.peers.get(&to).filter(goes_by);
         let echo = peer.map(|peer| (peer.said.run, peer.said.sent));
         Said { run: self.run, sent: now, lacks, yields, blocked, echo }
@@ -216,14 +216,19 @@ impl Fallback {
         let asks = (self.in_store && self.is_served(now))
             || self.alone.is_some_and(|(_, at)| now.since(at) < GONE);
         let yields = self.wants_shares(now) && !asks;
-        [self.lacks(now), yields, self.is_blocked(now), now < self.escrow_until]
+        [
+            self.lacks(now),
+            yields,
+            self.is_blocked(now),
+            self.served.is_some() && now < self.escrow_until,
+        ]
     }
 
     /// After which time others are to be told again; `None` if all is well.
     pub fn beat(&mut self, now: Moment) -> Option<Duration> {
         let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         let busy = self.is_trouble(now)
-            || now.since(self.yielded) < PROMISE
+            || (self.yielded > self.began && now.since(self.yielded) < PROMISE)
             || self.fresh(now).any(|(_, said)| said.yields);
         busy.then(|| BEAT.saturating_add(BEAT_A_HOST.saturating_mul(hosts)))
     }
@@ -271,8 +276,9 @@ impl Fallback {
     /// Whether shares cannot be used, as some host does not answer. Without that, those that have the store would stay at
     /// their floors for as long.
     fn is_blocked(&mut self, now: Moment) -> bool {
+        let (true, Some(since)) = (self.is_trouble(now), self.trouble) else { return false };
         // Each gets a while to answer.
-        let lasts = self.is_trouble(now) && self.trouble.is_some_and(|at| now.since(at) >= PROMISE);
+        let lasts = now.since(since) >= PROMISE;
         self.lost || (lasts && self.silent(now).next().is_some())
     }
 

@@ -318,6 +318,45 @@ fn a_store_that_is_lost_to_all_is_no_matter_of_who_is_asked_and_a_host_alone_wai
 }
 
 #[test]
+fn a_new_run_goes_by_what_the_one_before_may_have_promised_and_allowed() {
+    let at = |ms: u64| Moment((1_000 + ms) * 1_000_000);
+    let mut host = Fallback::new(7, at(0));
+    host.set_hosts(BTreeSet::from([HostId(2)]), false);
+    let said = |ms, lacks, yields| Said {
+        run: 9,
+        sent: at(ms),
+        lacks,
+        yields,
+        blocked: false,
+        echo: Some((7, at(ms))),
+    };
+    let served = |at, has| Served { serve: 1, at, has, stance: Stance::Between };
+    host.hear(at(1), HostId(2), said(1, false, false));
+    assert_eq!(host.say(at(1), HostId(2)).echo, None, "its share may be in use");
+    assert_eq!(
+        host.report(at(2), Some(served(2, true))).0,
+        Stance::Between,
+        "it may have promised"
+    );
+    let mut host = Fallback::new(7, at(0));
+    host.set_hosts(BTreeSet::from([HostId(2)]), false);
+    for ms in (0..6_000).step_by(100) {
+        host.hear(at(ms), HostId(2), said(ms, true, true));
+        let said = host.say(at(ms), HostId(2));
+        assert_eq!(said.yields, ms >= 5_000, "the store may be asked at {ms} ms");
+        assert_eq!(said.echo, Some((9, at(ms))));
+    }
+    // Whoever asks the store has reported: nobody else has to be waited for.
+    assert_eq!(host.report(at(6_000), Some(served(6_000, false))).0, Stance::Escrow);
+    assert!(host.say(at(6_000), HostId(2)).yields);
+    host.leave_alone(at(6_001), 2);
+    assert!(!host.say(at(6_001), HostId(2)).yields, "another one asks it without being told to");
+    // A request that was overtaken says nothing of the present.
+    let late = Served { stance: Stance::Store, ..served(5_999, true) };
+    assert_eq!(host.report(at(6_002), Some(late)), (Stance::Between, Duration::ZERO));
+}
+
+#[test]
 fn bytes_of_others_do_no_harm() {
     for length in 0..40 {
         let _ = Said::read(&vec![FORM; length]);
