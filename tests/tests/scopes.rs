@@ -1,12 +1,16 @@
 //! A rule that goes from scope to scope on a fleet at work, and a store that is lost meanwhile.
 
-use std::{ops::Range, time::Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use tests::{
     demand::{Client, assert_kept, count, until},
     hosts::Hosts,
+    process::wait_for,
     serve::Serve,
-    store::Store,
+    store::{Proxy, Store},
 };
 
 /// Of a key, on all hosts together.
@@ -24,13 +28,18 @@ fn rules(scope: &str) -> String {
 
 /// Three hosts, each with a daemon of the cluster and a `limiter-serve` that knows the store.
 fn start(store: &Store, scope: &str) -> (Hosts, Vec<Serve>) {
+    let url = format!("unix:{}", store.socket().display());
+    start_at(store, &[&url, &url, &url], scope)
+}
+
+/// The same, where each of them has its own way to the store.
+fn start_at(store: &Store, urls: &[&str; 3], scope: &str) -> (Hosts, Vec<Serve>) {
     store.call(&["SET", "limiter:{api}:since", "0"]);
     let hosts = Hosts::start(3, &[]);
     hosts.wait_even(&[0, 1, 2]);
-    let url = format!("unix:{}", store.socket().display());
     let serve = |host: usize| {
         let socket = hosts.daemons[host].socket().display().to_string();
-        Serve::start(&rules(scope), &["--daemon", &socket, "--store", &url])
+        Serve::start(&rules(scope), &["--daemon", &socket, "--store", urls[host]])
     };
     let serves = (0..3).map(serve).collect();
     (hosts, serves)
@@ -41,6 +50,13 @@ fn bursts(changes: &[f64], time: &Range<f64>) -> f64 {
     // It is in force a moment after it was made.
     let within = |at: &&f64| **at < time.end && **at + 0.5 > time.start;
     BURST * changes.iter().filter(within).count() as f64
+}
+
+/// Waits until this answers on all hosts.
+fn wait_answered_by(serves: &[Serve], stance: &str) {
+    let is = |serve: &Serve| serve.get("/v1/store").json()["stance"] == stance;
+    let what = format!("answers by {stance}");
+    wait_for(&what, Duration::from_secs(20), || serves.iter().all(is).then_some(()));
 }
 
 fn used(admitted: &[Vec<(f64, f64)>], time: Range<f64>) -> f64 {
@@ -93,14 +109,46 @@ fn all_hosts_that_have_lost_the_store_share_the_limit_of_the_cluster() {
     store.kill();
     until(begun, 6.0);
     store.restart_empty();
+    wait_answered_by(&serves, "store");
     let back = begun.elapsed().as_secs_f64();
-    until(begun, 9.0);
+    until(begun, back + 2.0);
     let admitted: Vec<_> = clients.into_iter().map(Client::end).collect();
-    // Hosts are not back at once: each tries again within a second.
-    let more = |time: Range<f64>| bursts(&[killed, back, back + 0.5], &time);
+    let more = |time: Range<f64>| bursts(&[killed, back - 0.4], &time);
     assert_kept(&admitted, (BURST, RATE), more);
-    for (time, least) in [(0.5..2.0, 0.95), (3.0..6.0, 0.9), (7.5..9.0, 0.95)] {
+    for (time, least) in [(0.5..2.0, 0.95), (3.0..6.0, 0.9), (back + 0.5..back + 2.0, 0.95)] {
         let used = used(&admitted, time.clone());
+        assert!(used >= least, "{used} from {} s on", time.start);
+    }
+}
+
+#[test]
+fn no_host_uses_a_share_while_another_one_has_the_store() {
+    let store = Store::start();
+    let proxy = Proxy::to(&store);
+    let (direct, way) =
+        (format!("unix:{}", store.socket().display()), format!("redis://{}", proxy.address()));
+    let urls = [direct.as_str(), &direct, &way];
+    let (_hosts, serves) = start_at(&store, &urls, "scope: strict, on_error: cluster");
+    wait_answered_by(&serves, "store");
+    let begun = Instant::now();
+    let clients: Vec<_> =
+        serves.iter().map(|serve| Client::start(serve, "user", begun, 80)).collect();
+    until(begun, 1.0);
+    proxy.partition();
+    let cut = begun.elapsed().as_secs_f64();
+    wait_answered_by(&serves, "escrow");
+    let away = begun.elapsed().as_secs_f64();
+    until(begun, 4.5);
+    proxy.heal();
+    wait_answered_by(&serves, "store");
+    let back = begun.elapsed().as_secs_f64();
+    until(begun, back + 1.5);
+    let admitted: Vec<_> = clients.into_iter().map(Client::end).collect();
+    println!("lost at {cut:.2} s, shares from {away:.2} s on, the store from {back:.2} s on");
+    assert_kept(&admitted, (BURST, RATE), |time| bursts(&[cut, back - 0.4], &time));
+    for (time, least) in [(away + 0.5..4.5, 0.9), (back + 0.3..back + 1.5, 0.9)] {
+        let used = used(&admitted, time.clone());
+        println!("{used:.3} from {:.2} to {:.2} s", time.start, time.end);
         assert!(used >= least, "{used} from {} s on", time.start);
     }
 }
