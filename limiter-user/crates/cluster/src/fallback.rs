@@ -171,7 +171,7 @@ impl Fallback {
             // A request that was overtaken: what it is answered is not taken.
             return (Stance::Between, Duration::ZERO);
         }
-        self.alone = self.alone.filter(|(serve, _)| !served.is_some_and(|new| new.serve == *serve));
+        self.alone = self.alone.filter(|(serve, _)| served.is_none_or(|new| new.serve != *serve));
         let stance = served.map(|served| served.stance);
         (self.served, self.reported) = (served, now);
         self.in_store = stance == Some(Stance::Store);

@@ -6,15 +6,18 @@ use std::time::Duration;
 use limiter_common::atomic::AtomicU64;
 
 use crate::act::Act;
-use crate::decider::{Decision, Item, Key, decide};
+use crate::decider::{Decision, Item, Key, begin, decide};
 use crate::key::{Entry, Secret};
 use crate::overrides::{Keeper, Overrides};
 use crate::rules::{Rules, Tallies, key};
-use crate::shared::Shared;
+use crate::shared::{Floor, Floors, Shared};
 use crate::side::{self, Side};
 use crate::states::States;
+use crate::synced::Synced;
 use crate::table::{self, Table};
+use limiter_common::share::FLOORS;
 use model::meter::{Choice, Limit, ticks};
+use model::{Share, Stance};
 
 type Memory = Vec<AtomicU64>;
 
@@ -416,5 +419,44 @@ fn a_descriptor_without_a_share_is_answered_as_its_rule_says() {
         assert_eq!((decision.over, decision.statuses[0].alone), (over, true), "{on_error}");
         let tally = &server.rules.all()[0].tally;
         assert_eq!(tally.alone.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn a_share_is_used_only_where_all_hosts_stay_away_from_the_store() {
+    for scope in ["strict", "synced"] {
+        let mut server = Server::new(&format!(
+            "domain: rl\ndescriptors:\n  - key: user\n    rate_limit: {{ unit: second, requests_per_unit: 100, scope: \
+             {scope}, on_error: cluster }}\n"
+        ));
+        let side = Arc::new(Side::open(memory(side::bytes(10, side::SHORT))).unwrap());
+        let shared = Shared::new(Arc::clone(&side), Secret([1, 2]));
+        let share = Share::from_part(0.5).times(1, FLOORS);
+        let all = vec![Floor { at: 1, share, hosts: 2 }];
+        shared.set_floors(Floors { all, full: true, until: u64::MAX });
+        server.states.shared = Some(shared);
+        server.states.synced = Some(Synced::new(side, Secret([1, 2])));
+        let Server { states, rules, overrides, now } = &server;
+        let (shared, synced) = (states.shared.as_ref().unwrap(), states.synced.as_ref().unwrap());
+        let entries = [("user", "7")];
+        // The store does not answer: how many requests of a hundred would have asked it.
+        let ask = |stance| {
+            shared.set_stance(stance, u64::MAX);
+            let asks = || {
+                let items = [item(&entries)];
+                let mut begun = begin(states, rules, overrides, &items, ticks(*now)).unwrap();
+                let asks = begun.questions(states, ticks(*now)).unwrap().is_some();
+                begun.finish(states, ticks(*now));
+                asks
+            };
+            (0..100).filter(|_| asks()).count()
+        };
+        assert_eq!((ask(Stance::Between), shared.count(), synced.count()), (0, 0, 0), "{scope}");
+        // One call that fails is answered by the floor, and asks for no share.
+        assert!(ask(Stance::Store) >= 90 && shared.count() == 0, "{scope}");
+        assert_eq!((ask(Stance::Escrow), shared.count()), (0, 1), "{scope}");
+        // What nobody renews ends.
+        shared.set_stance(Stance::Escrow, ticks(*now));
+        assert_eq!(shared.stance(ticks(*now)), Stance::Between);
     }
 }

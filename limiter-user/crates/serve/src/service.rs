@@ -336,7 +336,9 @@ impl Service {
     pub(crate) fn stance(&self) -> Option<(Stance, String)> {
         let shared = self.states.shared.as_ref().filter(|_| self.falls_back())?;
         let (_, why) = self.fallback.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Some((shared.stance(self.now()), why))
+        let stance = shared.stance(self.now());
+        let is_untold = stance != Stance::Store && why.is_empty();
+        Some((stance, if is_untold { "no daemon says who is to answer".into() } else { why }))
     }
 
     /// Whether rules have the cluster to fall back to.
