@@ -23,7 +23,7 @@ pub const PROMISE: Duration = Duration::from_secs(1);
 const RELY: Duration = Duration::from_millis(900);
 
 /// For how long a share may be used after it was allowed.
-const HOLD: Duration = Duration::from_millis(300);
+const HOLD: Duration = Duration::from_millis(500);
 
 /// Whoever asks the store is no more there after such a silence.
 // It leaves the store sooner where its daemon does not answer: `api::STORE_HOLDS`.
@@ -31,6 +31,9 @@ const GONE: Duration = Duration::from_secs(5);
 
 /// After a start others may not have been seen yet.
 const SETTLE: Duration = Duration::from_secs(2);
+
+/// For how long a host counts that is a member no more: as long as it may take until it is known to be lost.
+const LEAVES: Duration = Duration::from_secs(5);
 
 /// How often hosts tell each other how they stand while some lack the store, and how much later for each host: a
 /// thousand of them take 600 ms.
@@ -120,7 +123,8 @@ pub struct Fallback {
     yielded: Moment,
     /// Since when some host lacks the store.
     trouble: Option<Moment>,
-    hosts: BTreeSet<HostId>,
+    /// The other hosts, and when each was seen last.
+    hosts: BTreeMap<HostId, Moment>,
     lost: bool,
     peers: BTreeMap<HostId, Peer>,
 }
@@ -139,15 +143,17 @@ impl Fallback {
             escrow_until: now.after(HOLD),
             yielded: now,
             trouble: None,
-            hosts: BTreeSet::new(),
+            hosts: BTreeMap::new(),
             lost: true,
             peers: BTreeMap::new(),
         }
     }
 
     /// Other hosts are these, and perhaps more that are lost.
-    pub fn set_hosts(&mut self, hosts: BTreeSet<HostId>, lost: bool) {
-        (self.hosts, self.lost) = (hosts, lost);
+    pub fn set_hosts(&mut self, now: Moment, hosts: BTreeSet<HostId>, lost: bool) {
+        self.lost = lost;
+        self.hosts.extend(hosts.into_iter().map(|host| (host, now)));
+        self.hosts.retain(|_, seen| now.since(*seen) < LEAVES);
     }
 
     /// Another host has said something.
@@ -253,8 +259,8 @@ impl Fallback {
 
     fn silent(&self, now: Moment) -> impl Iterator<Item = HostId> {
         let is_silent =
-            move |host: &&HostId| !self.peers.get(host).is_some_and(|peer| peer.is_fresh(now));
-        self.hosts.iter().filter(is_silent).copied()
+            move |host: &HostId| !self.peers.get(host).is_some_and(|peer| peer.is_fresh(now));
+        self.hosts.keys().copied().filter(is_silent)
     }
 
     fn is_served(&self, now: Moment) -> bool {
@@ -298,7 +304,7 @@ impl Fallback {
             let heard = said.and_then(|said| said.echo).filter(|(run, _)| *run == self.run);
             heard.map_or(now, |(_, sent)| sent.after(RELY))
         };
-        self.hosts.iter().map(until).fold(now.after(HOLD), Moment::min).max(now)
+        self.hosts.keys().map(until).fold(now.after(HOLD), Moment::min).max(now)
     }
 
     /// Whether nobody relies on this host's staying away from the store.

@@ -130,17 +130,18 @@ impl World {
     fn tell(&mut self, at: usize) {
         let now = self.now;
         // Membership is late.
-        let is_there = |other: &usize| {
+        let is_cut = |other: &usize, ms| {
             let since = self.cut.get(&(at.min(*other), at.max(*other)));
-            since.is_none_or(|since| now - since < 3_000)
+            since.is_some_and(|since| now - since >= ms)
         };
         let others: Vec<_> = (0..self.hosts.len()).filter(|other| *other != at).collect();
-        let there: BTreeSet<_> = others.iter().copied().filter(is_there).map(id).collect();
+        let there = others.iter().filter(|other| !is_cut(other, 3_000)).copied().map(id).collect();
+        // And that a host is lost is known later than that it is no member.
+        let lost = others.iter().any(|other| is_cut(other, 6_000));
         let host = &mut self.hosts[at];
         let moment = host.moment(now);
         let Some(daemon) = &mut host.daemon else { return };
-        let lost = there.len() < others.len();
-        daemon.set_hosts(there, lost);
+        daemon.set_hosts(moment, there, lost);
         let mark = daemon.mark(moment);
         let beat = daemon.beat(moment);
         let is_due = mark != host.mark || beat.is_some_and(|_| now >= host.beat);
@@ -321,7 +322,7 @@ fn a_store_that_is_lost_to_all_is_no_matter_of_who_is_asked_and_a_host_alone_wai
 fn a_new_run_goes_by_what_the_one_before_may_have_promised_and_allowed() {
     let at = |ms: u64| Moment((1_000 + ms) * 1_000_000);
     let mut host = Fallback::new(7, at(0));
-    host.set_hosts(BTreeSet::from([HostId(2)]), false);
+    host.set_hosts(at(0), BTreeSet::from([HostId(2)]), false);
     let said = |ms, lacks, yields| Said {
         run: 9,
         sent: at(ms),
@@ -339,8 +340,8 @@ fn a_new_run_goes_by_what_the_one_before_may_have_promised_and_allowed() {
         "it may have promised"
     );
     let mut host = Fallback::new(7, at(0));
-    host.set_hosts(BTreeSet::from([HostId(2)]), false);
     for ms in (0..6_000).step_by(100) {
+        host.set_hosts(at(ms), BTreeSet::from([HostId(2)]), false);
         host.hear(at(ms), HostId(2), said(ms, true, true));
         let said = host.say(at(ms), HostId(2));
         assert_eq!(said.yields, ms >= 5_000, "the store may be asked at {ms} ms");

@@ -67,7 +67,8 @@ impl Fallback {
             !shares.lost.is_empty() || shares.absent > MIN_IDLE
         };
         let mut state = self.state();
-        state.hosts.set_hosts(members.into_iter().filter(|host| *host != self.me).collect(), lost);
+        let others = members.into_iter().filter(|host| *host != self.me).collect();
+        state.hosts.set_hosts(now(), others, lost);
         state
     }
 
