@@ -99,7 +99,7 @@ fn measure(options: &Options) -> Figures {
     results.extend(bench.faults());
     // It has the machine to itself.
     drop(bench);
-    let packets = packets::measure(times.rounds, times.packets);
+    let packets = packets::measure(times.packets);
     let goals = goals(&results, &contenders, &packets);
     Figures {
         machine,

@@ -19,8 +19,8 @@ use crate::{
 /// How long everything takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Rounds of the plain run, and of packets.
-    pub(crate) rounds: usize,
+    /// Rounds of the plain run.
+    rounds: usize,
     speed: Duration,
     judged: Duration,
     /// From when on it is judged how much of a limit is used.
@@ -41,7 +41,7 @@ impl Times {
         before: Duration::from_secs(3),
         fault: Duration::from_secs(10),
         after: Duration::from_secs(4),
-        packets: Duration::from_secs(10),
+        packets: Duration::from_secs(8),
     };
     pub(crate) const QUICK: Self = Self {
         rounds: 1,

@@ -9,8 +9,8 @@ use std::{
 
 use serde::Serialize;
 use tests::{
-    Daemon, DaemonOptions, Flood, Lab, Sources, machine::median, process::cpu_time,
-    process::wait_for, serve::Serve, store::Store,
+    Daemon, DaemonOptions, Flood, Lab, Sources, process::cpu_time, process::wait_for, serve::Serve,
+    store::Store,
 };
 
 /// Sources that send, in turn.
@@ -51,12 +51,15 @@ impl Keeper {
     }
 }
 
-/// A span of time.
+/// What was measured for a while.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Span {
+pub(crate) struct Packets {
+    keeper: Keeper,
     /// Packets that were sent a second, by a rate or as fast as the data plane takes them.
     offered: f64,
     fastest: f64,
+    /// Sources that have a lease.
+    leased: u64,
     /// The part that has passed of what may pass.
     utilisation: f64,
     /// Calls of the store a second, and keys in them.
@@ -64,14 +67,6 @@ struct Span {
     keys: f64,
     /// Parts of a CPU that the daemon and `limiter-serve` take.
     cpu: [f64; 2],
-}
-
-/// Medians of some spans.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Packets {
-    keeper: Keeper,
-    #[serde(flatten)]
-    span: Span,
 }
 
 /// A host, its store, and who sends.
@@ -84,8 +79,8 @@ struct Bench {
     length: Duration,
 }
 
-/// Measures all of them in turn, so many times.
-pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Packets> {
+/// Measures all of them in turn.
+pub(crate) fn measure(length: Duration) -> Vec<Packets> {
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::default());
     let store = Store::start();
@@ -96,20 +91,16 @@ pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Packets> {
         Serve::start(RULES, &["--daemon", &socket.display().to_string(), "--store", &url]);
     let serve_pid = serve.process().pid();
     let bench = Bench { lab, daemon, serve, serve_pid, store, length };
-    let mut spans = Keeper::ALL.map(|_| Vec::new());
-    for _ in 0..rounds {
-        for (keeper, spans) in Keeper::ALL.into_iter().zip(&mut spans) {
-            let span = bench.span(keeper);
-            eprintln!("packets, {}: {span:.3?}", keeper.name());
-            spans.push(span);
-        }
-    }
-    let medians = Keeper::ALL.into_iter().zip(&spans);
-    medians.map(|(keeper, spans)| Packets { keeper, span: middle(spans) }).collect()
+    let measure = |keeper: Keeper| {
+        let packets = bench.span(keeper);
+        eprintln!("packets, {}: {packets:.3?}", keeper.name());
+        packets
+    };
+    Keeper::ALL.map(measure).into()
 }
 
 impl Bench {
-    fn span(&self, keeper: Keeper) -> Span {
+    fn span(&self, keeper: Keeper) -> Packets {
         let rate = format!("{LIMIT}pps");
         let scope = if keeper == Keeper::Host { "local" } else { "strict" };
         self.daemon.cli().ok(&["limit", "set", &rate, "--scope", scope]);
@@ -119,11 +110,13 @@ impl Bench {
         if keeper != Keeper::Host {
             self.wait_leases(keeper == Keeper::Store);
         }
-        // First all of them get a bucket, and a lease.
-        let _ = self.flood(Some(DEMAND), Duration::from_secs(2));
+        // First all of them get a bucket, and a lease: the daemon takes on more of them as long as it has the time.
+        let _ = self.flood(Some(DEMAND), self.length);
         let before = self.counts(keeper);
         let (offered, seconds) = self.flood(Some(DEMAND), self.length);
         let after = self.counts(keeper);
+        let status = self.daemon.cli().run(&["status"]).json;
+        let leased = status["leases"]["leased"].as_u64().unwrap_or(0);
         let (fastest, _) = self.flood(None, self.length / 2);
         if keeper == Keeper::PausedStore {
             self.store.resume();
@@ -131,8 +124,10 @@ impl Bench {
         }
         let [passed, calls, keys, daemon, serve] =
             std::array::from_fn(|at| (after[at] - before[at]) / seconds);
-        Span {
+        Packets {
+            keeper,
             offered,
+            leased,
             fastest,
             utilisation: passed / (f64::from(SOURCES) * LIMIT as f64),
             calls,
@@ -177,23 +172,12 @@ impl Bench {
     }
 }
 
-fn middle(spans: &[Span]) -> Span {
-    let of = |field: fn(&Span) -> f64| median(&spans.iter().map(field).collect::<Vec<_>>());
-    Span {
-        offered: of(|span| span.offered),
-        fastest: of(|span| span.fastest),
-        utilisation: of(|span| span.utilisation),
-        calls: of(|span| span.calls),
-        keys: of(|span| span.keys),
-        cpu: [of(|span| span.cpu[0]), of(|span| span.cpu[1])],
-    }
-}
-
 impl Packets {
     /// What a line of the table has.
-    pub(crate) const HEADER: [&'static str; 8] = [
+    pub(crate) const HEADER: [&'static str; 9] = [
         "packets: who keeps the limit",
         "offered/s",
+        "with a lease",
         "used",
         "calls/s",
         "keys/s",
@@ -202,24 +186,23 @@ impl Packets {
         "fastest/s",
     ];
 
-    pub(crate) fn row(&self) -> [String; 8] {
-        let Span { offered, fastest, utilisation, calls, keys, cpu } = self.span;
+    pub(crate) fn row(&self) -> [String; 9] {
         [
             self.keeper.name().to_owned(),
-            format!("{offered:.0}"),
-            format!("{utilisation:.3}"),
-            format!("{calls:.0}"),
-            format!("{keys:.0}"),
-            format!("{:.1} %", 100.0 * cpu[0]),
-            format!("{:.1} %", 100.0 * cpu[1]),
-            format!("{fastest:.0}"),
+            format!("{:.0}", self.offered),
+            self.leased.to_string(),
+            format!("{:.3}", self.utilisation),
+            format!("{:.0}", self.calls),
+            format!("{:.0}", self.keys),
+            format!("{:.1} %", 100.0 * self.cpu[0]),
+            format!("{:.1} %", 100.0 * self.cpu[1]),
+            format!("{:.0}", self.fastest),
         ]
     }
 
     /// Calls of the store a second, and how fast the data plane is without its answers, beside the speed with them.
     pub(crate) fn goals(all: &[Self]) -> Option<(f64, f64)> {
-        let find =
-            |keeper| all.iter().find(|packets| packets.keeper == keeper).map(|found| found.span);
+        let find = |keeper| all.iter().find(|packets| packets.keeper == keeper);
         let (there, paused) = (find(Keeper::Store)?, find(Keeper::PausedStore)?);
         Some((there.calls, paused.fastest / there.fastest))
     }
