@@ -38,8 +38,7 @@ struct Options {
     #[arg(long, value_name = "DIR", default_value = "target/bench-modes")]
     timelines: PathBuf,
 
-    /// What is answered while the store does not: floor, closed, open or cluster. `open` keeps no promise, nor does
-    /// `cluster` while some hosts have the store
+    /// What is answered while the store does not: floor, closed, open or cluster. `open` keeps no promise
     #[arg(long, value_name = "ANSWER", default_value = "floor")]
     on_error: String,
 

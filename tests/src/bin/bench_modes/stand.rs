@@ -73,7 +73,9 @@ impl Stand {
         fs::write(home.path().join("rules.yaml"), rules(on_error)).expect("rules are written");
         let store = Store::start_with(&options(&hosts.fleet));
         let proxy = Proxy::to(&store);
-        let (processes, sentinels, has_floors) = (Vec::new(), None, on_error == "floor");
+        // Hosts that agree to use their shares have their floors until then.
+        let has_floors = matches!(on_error, "floor" | "cluster");
+        let (processes, sentinels) = (Vec::new(), None);
         let mut stand = Self {
             processes,
             way: Way::Direct,
