@@ -22,6 +22,7 @@ pub mod flood;
 pub mod frame;
 pub mod hosts;
 pub mod lab;
+pub mod leases;
 pub mod leftovers;
 pub mod machine;
 pub mod measuring;

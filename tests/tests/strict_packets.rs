@@ -6,26 +6,17 @@ use serde_json::Value;
 use tests::{
     Daemon, DaemonOptions, Fleet,
     hosts::{Hosts, Watch, flood},
-    process::wait_for,
+    leases,
     sender::Sending,
     serve::Serve,
     store::Store,
 };
-
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 const RATE: f64 = 1000.0;
 const BURST: f64 = 280.0;
 /// For how long the rate may be had beyond a window, as the list says, and while few sources are busy.
 const BEYOND: f64 = 2.0;
 const FEW_BEYOND: f64 = 0.5;
-
-/// What `limiter-serve` needs to start.
-const RULES: &str = "domain: none
-descriptors:
-  - key: user
-    rate_limit: { unit: hour, requests_per_unit: 1 }
-";
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 
@@ -39,7 +30,7 @@ struct Strict {
 
 impl Strict {
     fn start(count: usize, limits: &[&[&str]]) -> Self {
-        let (mut fleet, store) = (Fleet::new(0), start_store());
+        let (mut fleet, store) = (Fleet::new(0), leases::store());
         (0..count).for_each(|_| fleet.add_host());
         let daemon = |host: usize| {
             let daemon = Daemon::start_with(&fleet.hosts[host], DaemonOptions::default());
@@ -49,7 +40,7 @@ impl Strict {
             daemon
         };
         let daemons: Vec<_> = (0..count).map(daemon).collect();
-        let serves = daemons.iter().map(|daemon| serve(daemon, &store)).collect();
+        let serves = daemons.iter().map(|daemon| leases::serve(daemon, &store)).collect();
         let strict = Self { daemons, serves, store, fleet };
         (0..count).for_each(|host| strict.wait_leases(host, true));
         strict
@@ -60,33 +51,12 @@ impl Strict {
     }
 
     fn wait_leases(&self, host: usize, is_there: bool) {
-        wait_leases(&self.daemons[host], is_there);
+        leases::wait(&self.daemons[host], is_there);
     }
 
     fn flood(&self, host: usize, rate: f64) -> Sending {
         flood(&self.fleet, host, SOURCE, rate)
     }
-}
-
-fn start_store() -> Store {
-    let store = Store::start();
-    // It knows of all that was ever used: nobody has to wait until it does.
-    store.call(&["SET", "limiter:{packets}:since", "0"]);
-    store
-}
-
-fn serve(daemon: &Daemon, store: &Store) -> Serve {
-    let (socket, url) = (daemon.socket(), format!("unix:{}", store.socket().display()));
-    Serve::start(RULES, &["--daemon", &socket.display().to_string(), "--store", &url])
-}
-
-/// Waits until a host has a store, or none, and says so.
-fn wait_leases(daemon: &Daemon, is_there: bool) {
-    let is_so = || {
-        let problem = daemon.cli().run(&["status"]).json["leases"]["problem"].clone();
-        (problem.is_null() == is_there).then_some(())
-    };
-    wait_for("leases as they are", TIMEOUT, is_so);
 }
 
 fn until(watch: &Watch<'_>, seconds: f64) {
@@ -216,7 +186,7 @@ fn strict_limits_answer_as_each_says_while_there_is_no_store() {
 
 #[test]
 fn strict_limits_and_limits_of_the_cluster_are_beside_each_other() {
-    let (hosts, store) = (Hosts::start(2, &[]), start_store());
+    let (hosts, store) = (Hosts::start(2, &[]), leases::store());
     let cli = hosts.daemons[0].cli();
     cli.ok(&["limit", "set", "1000pps", "--scope", "cluster"]);
     let strict = Ipv4Addr::new(172, 16, 1, 1);
@@ -225,8 +195,9 @@ fn strict_limits_and_limits_of_the_cluster_are_beside_each_other() {
         daemon.cli().ok(&["limit", "set", "500pps", "--for", net, "--scope", "strict"]);
     }
     hosts.wait_even(&[0, 1]);
-    let _serves: Vec<_> = hosts.daemons.iter().map(|daemon| serve(daemon, &store)).collect();
-    hosts.daemons.iter().for_each(|daemon| wait_leases(daemon, true));
+    let _serves: Vec<_> =
+        hosts.daemons.iter().map(|daemon| leases::serve(daemon, &store)).collect();
+    hosts.daemons.iter().for_each(|daemon| leases::wait(daemon, true));
     let watches = [SOURCE, strict].map(|source| hosts.watch(source));
     let to = |host: usize| [SOURCE, strict].map(|source| hosts.send(host, source, 2000.0));
     let sending: Vec<_> = [to(0), to(1)].into_iter().flatten().collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use decide::{
     act::Act,
-    central::{Question, SCRIPT},
+    central::{LAST, Question, SCRIPT},
 };
 use model::meter::{Choice, Limit, span};
 use tests::{Store, resp::Reply};
@@ -135,6 +135,7 @@ fn the_script_is_the_same_by_its_text_and_defines_nothing() {
     }
     // A question without an end ends with the call.
     let open = question("open", &Limit::new(2, SECOND), Act::Take, 1);
+    assert_eq!([asked.argument[2], open.argument[2]], [LAST, 0]);
     let command: [&[u8]; 6] =
         [b"EVAL", SCRIPT.as_bytes(), b"2", &marker, &open.key, &open.argument];
     assert!(standing(read(&client.call_bytes(&command), 1).all[0]).0.admitted);

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 use tests::{
-    Daemon, DaemonOptions, Flood, Lab, Sources, process::cpu_time, process::wait_for, serve::Serve,
+    Daemon, DaemonOptions, Flood, Lab, Sources, leases, process::cpu_time, serve::Serve,
     store::Store,
 };
 
@@ -19,16 +19,6 @@ const SOURCES: u32 = 10_000;
 /// What each of them may send a second, and all of them send.
 const LIMIT: u64 = 50;
 const DEMAND: u64 = 1_000_000;
-
-/// How long it may take until the store is asked, or given up.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// What `limiter-serve` needs to start.
-const RULES: &str = "domain: none
-descriptors:
-  - key: user
-    rate_limit: { unit: hour, requests_per_unit: 1 }
-";
 
 /// Who keeps the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,12 +73,8 @@ struct Bench {
 pub(crate) fn measure(length: Duration) -> Vec<Packets> {
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::default());
-    let store = Store::start();
-    // It knows of all that was ever used: nobody has to wait until it does.
-    store.call(&["SET", "limiter:{packets}:since", "0"]);
-    let (socket, url) = (daemon.socket(), format!("unix:{}", store.socket().display()));
-    let mut serve =
-        Serve::start(RULES, &["--daemon", &socket.display().to_string(), "--store", &url]);
+    let store = leases::store();
+    let mut serve = leases::serve(&daemon, &store);
     let serve_pid = serve.process().pid();
     let bench = Bench { lab, daemon, serve, serve_pid, store, length };
     let measure = |keeper: Keeper| {
@@ -108,7 +94,7 @@ impl Bench {
             self.store.pause();
         }
         if keeper != Keeper::Host {
-            self.wait_leases(keeper == Keeper::Store);
+            leases::wait(&self.daemon, keeper == Keeper::Store);
         }
         // First all of them get a bucket, and a lease: the daemon takes on more of them as long as it has the time.
         let _ = self.flood(Some(DEMAND), self.length);
@@ -120,7 +106,7 @@ impl Bench {
         let (fastest, _) = self.flood(None, self.length / 2);
         if keeper == Keeper::PausedStore {
             self.store.resume();
-            self.wait_leases(true);
+            leases::wait(&self.daemon, true);
         }
         let [passed, calls, keys, daemon, serve] =
             std::array::from_fn(|at| (after[at] - before[at]) / seconds);
@@ -161,14 +147,6 @@ impl Bench {
         let keys = keys.and_then(|count| count.parse().ok()).unwrap_or(0.0);
         let cpu = [self.daemon.pid(), self.serve_pid].map(|pid| cpu_time(pid).as_secs_f64());
         [passed, calls as f64, keys, cpu[0], cpu[1]]
-    }
-
-    fn wait_leases(&self, are_there: bool) {
-        let is_so = || {
-            let problem = self.daemon.cli().run(&["status"]).json["leases"]["problem"].clone();
-            (problem.is_null() == are_there).then_some(())
-        };
-        wait_for("leases as they are", TIMEOUT, is_so);
     }
 }
 
