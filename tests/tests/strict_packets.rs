@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, thread::sleep, time::Duration};
 
 use serde_json::Value;
 use tests::{
-    Daemon, DaemonOptions, Fleet,
+    Daemon, DaemonOptions, Fleet, api,
     hosts::{Hosts, Watch, flood},
     leases,
     sender::Sending,
@@ -157,6 +157,8 @@ fn strict_limits_answer_as_each_says_while_there_is_no_store() {
     for said in ["on_error: lease for 1", "on_error: closed for 1", "on_error: open for 1"] {
         assert!(text.contains(said), "{text}");
     }
+    let (_, metrics) = api::get(&hosts.daemons[0].socket(), "/metrics", "text/plain");
+    assert!(metrics.contains("\nlimiter_leases_up 0\n"), "{metrics}");
     until(&watches[0], paused + 3.0);
     hosts.store.resume();
     hosts.wait_leases(0, true);
