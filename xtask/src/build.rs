@@ -39,11 +39,7 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, ebpf: &s
 
 /// Builds programs of this workspace; returns the folder with what of them goes into guests.
 pub(crate) fn for_guests(programs: &[&str]) -> Result<PathBuf> {
-    let packages = ["--package", "limiter-user", "--package", "tests"];
-    cargo(["build"], REQUIRE)
-        .args(packages)
-        .args(programs.iter().flat_map(|program| ["--bin", program]))
-        .run()?;
+    cargo(["build"], REQUIRE).args(programs.iter().flat_map(|program| ["--bin", program])).run()?;
     let target = workspace::target_dir()?;
     let folder = target.join("guest/programs");
     fs::create_dir_all(&folder).context("cannot make the folder of programs")?;

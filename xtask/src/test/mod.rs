@@ -18,17 +18,11 @@ use crate::{
 use leftovers::Leftovers;
 pub(crate) use summary::Summary;
 
-/// The package of the end-to-end tests, which need root and network namespaces; those of all others do not.
-const E2E: &str = "tests";
-
 /// End-to-end tests that run at once, beyond one for each processor: they wait for daemons and packets half of the
 /// time.
 // Two for each processor took 15 min in place of 21, but a test that times a share's end to the
 // millisecond failed.
 const MORE_THREADS: usize = 1;
-
-/// Packages that are built for the kernel, where no test can run.
-const KERNEL: [&str; 2] = ["limiter-ebpf", "tests-ebpf"];
 
 /// Arguments of `cargo xtask test`; without `--unit` and `--e2e` both kinds run.
 #[derive(Debug, clap::Args)]
@@ -107,17 +101,20 @@ pub(crate) fn run_exactly(names: &[String], variable: (&str, &str)) -> Result<Su
 fn e2e() -> Result<Cmd> {
     let runner = root_runner().context("end-to-end tests need root")?;
     let test = build::cargo(&runner, REQUIRE);
-    Ok(test.args(["test", "--no-fail-fast", "--package", E2E, "--test=e2e"]))
+    Ok(test.args(["test", "--no-fail-fast", "--test=e2e"]))
 }
 
 fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
     if ebpf == REQUIRE {
         setup::ensure(&[Need::Kernel, Need::Charts])?;
     }
-    let others = KERNEL.iter().chain([&E2E]).flat_map(|name| ["--exclude", name]);
-    // One failure must not hide the others: a run takes minutes.
-    let test = build::cargo(["test", "--no-fail-fast", "--workspace"], ebpf).args(others);
-    run_tests(test, args, total)
+    // All of the default members, as everywhere: for another selection cargo would compile dependencies anew.
+    for kind in [["--lib", "--bins"].as_slice(), &["--doc"]] {
+        // One failure must not hide the others: a run takes minutes.
+        let test = build::cargo(["test", "--no-fail-fast"], ebpf).args(kind);
+        record(total, "unit tests", |total| run_tests(test, args, total));
+    }
+    Ok(())
 }
 
 fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
@@ -131,14 +128,13 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     }
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     for (kind, threads) in [
-        (["--lib", "--bins", "--test=e2e"].as_slice(), cpus + MORE_THREADS),
+        ("--test=e2e", cpus + MORE_THREADS),
         // Floods want all processors: beside them, tests of time would fail by chance.
-        (["--test=alone"].as_slice(), 1),
+        ("--test=alone", 1),
     ] {
         let test = build::cargo(&runner, REQUIRE)
             .env("RUST_TEST_THREADS", threads.to_string())
-            .args(["test", "--no-fail-fast", "--package", E2E])
-            .args(kind);
+            .args(["test", "--no-fail-fast", kind]);
         record(total, "end-to-end tests", |total| run_tests(test, args, total));
     }
     for new in Leftovers::find()?.since(&before) {
