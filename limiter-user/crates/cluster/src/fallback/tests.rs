@@ -35,6 +35,8 @@ impl Serve {
 
 struct Host {
     daemon: Option<Fallback>,
+    /// Which hosts that daemon has heard since it began.
+    met: BTreeSet<usize>,
     serve: Option<Serve>,
     has: bool,
     /// Its clock began so, and goes so much too fast, ppm.
@@ -72,6 +74,7 @@ impl World {
         let mut random = SmallRng::seed_from_u64(seed);
         let host = |_| Host {
             daemon: None,
+            met: BTreeSet::new(),
             serve: Some(Serve::new(0)),
             has: true,
             clock: (random.random_range(0..1 << 50), random.random_range(0..20_000)),
@@ -89,6 +92,7 @@ impl World {
     fn start(&mut self, host: usize) {
         let now = self.hosts[host].moment(self.now);
         self.hosts[host].daemon = Some(Fallback::new(self.random.random(), now));
+        self.hosts[host].met.clear();
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -135,10 +139,13 @@ impl World {
             since.is_some_and(|since| now - since >= ms)
         };
         let others: Vec<_> = (0..self.hosts.len()).filter(|other| *other != at).collect();
-        let there = others.iter().filter(|other| !is_cut(other, 3_000)).copied().map(id).collect();
-        // And that a host is lost is known later than that it is no member.
-        let lost = others.iter().any(|other| is_cut(other, 6_000));
+        let mut met = std::mem::take(&mut self.hosts[at].met);
+        met.extend(others.iter().filter(|other| !is_cut(other, 0)));
+        let there = met.iter().filter(|other| !is_cut(other, 3_000)).copied().map(id).collect();
+        // Who was a member is known to be lost later than it is none. Who never was one has shares that nobody has.
+        let lost = others.iter().any(|other| is_cut(other, 6_000) || !met.contains(other));
         let host = &mut self.hosts[at];
+        host.met = met;
         let moment = host.moment(now);
         let Some(daemon) = &mut host.daemon else { return };
         daemon.set_hosts(moment, there, lost);
