@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::key::Keys;
 use super::link::monotonic;
-use super::share_loop::worked;
+use super::pace::worked;
 use super::sources::{Demand, Sources};
 use super::watched::Bounds;
 use super::words::{PendingShares, RefundWorker};
@@ -87,7 +87,7 @@ pub fn start_leases(core: &CoreHandle) -> Result<LeaseDesk, Failure> {
     let mut leases = LeaseLoop {
         plane,
         refunds,
-        sources: Sources::new(keys, now),
+        sources: Sources::new(keys, now, worked),
         leases: Leases::new(now, random()?),
         pending: PendingShares::default(),
         parked: None,

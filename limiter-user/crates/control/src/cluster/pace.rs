@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+
 /// How much to do at a time, by how long it has taken.
 #[derive(Clone, Debug)]
 pub(super) struct AdaptiveBatch {
@@ -39,6 +41,12 @@ impl AdaptiveBatch {
         let next = if much < self.much && ratio > 1.0 { next.max(self.much) } else { next };
         self.much = next.clamp(*self.within.start(), *self.within.end());
     }
+}
+
+/// How long this thread has worked. While it waits for a CPU it does not: on a busy machine a look of a
+/// millisecond would put off the next one for seconds, and grants would end.
+pub(super) fn worked() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

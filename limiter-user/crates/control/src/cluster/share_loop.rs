@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
@@ -22,6 +21,7 @@ use super::host::Host;
 use super::key::Keys;
 use super::ledger::Written;
 use super::link::{Command, monotonic};
+use super::pace::worked;
 use super::partitions::Partitions;
 use super::pending::Pending;
 use super::served::ServedKeys;
@@ -194,7 +194,7 @@ impl ShareLoop {
     ) -> Self {
         let now = monotonic();
         let escrow = host.escrow(alone, now);
-        let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
+        let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now, worked));
         Self {
             host,
             plane,
@@ -381,7 +381,7 @@ impl ShareLoop {
 
     /// From now on this host divides limits with others.
     fn belong(&mut self, id: ClusterId) {
-        self.sources = Some(Sources::new(Keys::of(id), monotonic()));
+        self.sources = Some(Sources::new(Keys::of(id), monotonic(), worked));
         self.host.link.order(Command::Belong(id));
         self.due.report = Moment(0);
     }
@@ -652,12 +652,6 @@ impl ShareLoop {
             withheld: self.pending.withheld,
         });
     }
-}
-
-/// How long this thread has worked. While it waits for a CPU it does not: on a busy machine a look of a
-/// millisecond would put off the next one for seconds, and grants would end.
-pub(super) fn worked() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// That a thread which this one needs is gone.

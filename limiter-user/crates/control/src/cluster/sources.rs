@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use ipnet::IpNet;
@@ -92,6 +92,8 @@ pub(super) struct Observation {
 #[derive(Debug)]
 pub(super) struct Sources {
     keys: Keys,
+    /// How long this thread has worked.
+    worked: fn() -> Duration,
     // Keys are hashes under a secret already, so a fixed hasher opens no way to make them collide.
     tracked: HashMap<KeyId, Tracked, FixedState>,
     // In the order of buckets, so that a turn reads the kernel's memory forwards.
@@ -112,9 +114,11 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn new(keys: Keys, now: Moment) -> Self {
+    /// How long the thread has worked is told by `worked`.
+    pub(super) fn new(keys: Keys, now: Moment, worked: fn() -> Duration) -> Self {
         Self {
             keys,
+            worked,
             tracked: HashMap::default(),
             at: BTreeMap::new(),
             pace: AdaptiveBatch::new(TURN, LOOK),
@@ -122,7 +126,7 @@ impl Sources {
             twice: BTreeMap::new(),
             turn: 0,
             number: 0,
-            search: Search::default(),
+            search: Search::new(worked),
             room: AdmissionControl::new(now),
             untracked: UntrackedSources::default(),
         }
@@ -195,7 +199,7 @@ impl Sources {
         turn.sort_unstable();
         // A source that the kernel reports may have its turn as well; one read is enough.
         turn.dedup();
-        let begun = Instant::now();
+        let begun = (self.worked)();
         // Buckets that are another source's by now.
         let mut others: Vec<usize> = Vec::new();
         plane.cluster_members(&mut turn.iter().copied(), &mut |member| {
@@ -205,7 +209,7 @@ impl Sources {
         });
         self.clear_up(now, &turn, &mut seen);
         // Measured without the search: that has a pace of its own.
-        self.pace.took(turn.len(), begun.elapsed());
+        self.pace.took(turn.len(), (self.worked)().saturating_sub(begun));
         found.extend(others);
         // Who has long been silent makes room for others.
         // The room may have shrunk below what is tracked.
@@ -248,11 +252,11 @@ impl Sources {
         // Whatever the room: they are few, and each stands for many sources.
         let shared = plane.shared_buckets().into_iter();
         found.extend(shared.filter(|bucket| !self.at.contains_key(bucket)));
-        let (begun, many) = (Instant::now(), found.len());
+        let (begun, many) = ((self.worked)(), found.len());
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
         });
-        self.untracked.pace.took(many, begun.elapsed());
+        self.untracked.pace.took(many, (self.worked)().saturating_sub(begun));
         seen
     }
 
@@ -402,6 +406,7 @@ impl Sources {
 /// Goes through the table again and again for buckets that count more than a little.
 #[derive(Debug)]
 struct Search {
+    worked: fn() -> Duration,
     /// What buckets had counted, as far as that fits.
     // Four bytes a bucket, so that a table of a million buckets costs 4 MB and not 8 or more.
     counted: Vec<u32>,
@@ -417,9 +422,10 @@ struct Search {
     left_out: usize,
 }
 
-impl Default for Search {
-    fn default() -> Self {
+impl Search {
+    fn new(worked: fn() -> Duration) -> Self {
         Self {
+            worked,
             counted: Vec::new(),
             at: 0,
             // The first round only fills `counted`. From the least, it would take seconds to see
@@ -431,9 +437,7 @@ impl Default for Search {
             left_out: 0,
         }
     }
-}
 
-impl Search {
     /// Searches on, for so many that are not known. Who `is_known` is asked with whether it matters, and how many are found.
     /// Returns whether it has come to the end of the table.
     fn go_on(
@@ -448,7 +452,7 @@ impl Search {
         let buckets = plane.buckets();
         // The table was replaced by one of another size. Old counts belong to other sources.
         if self.counted.len() != buckets {
-            *self = Self { counted: vec![0; buckets], ..Self::default() };
+            *self = Self { counted: vec![0; buckets], ..Self::new(self.worked) };
         }
         if self.at == 0 {
             self.began = now;
@@ -458,7 +462,7 @@ impl Search {
         let seconds = self.took.unwrap_or_default().as_secs_f64();
         let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
         let first = self.took.is_none();
-        let begun = Instant::now();
+        let begun = (self.worked)();
         let (counted, leaves_out) = (&mut self.counted, &mut self.leaves_out);
         plane.cluster_buckets(self.at..end, &mut |bucket| {
             // The cut wraps, and so does the difference below. A round is far too short for 2^32
@@ -475,7 +479,7 @@ impl Search {
                 *leaves_out += 1;
             }
         });
-        self.pace.took(end - self.at, begun.elapsed());
+        self.pace.took(end - self.at, (self.worked)().saturating_sub(begun));
         self.at = end;
         let ended = end >= buckets;
         if ended {
