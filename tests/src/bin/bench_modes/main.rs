@@ -38,8 +38,8 @@ struct Options {
     #[arg(long, value_name = "DIR", default_value = "target/bench-modes")]
     timelines: PathBuf,
 
-    /// What is answered while the store does not: floor, closed, open or cluster. `open` keeps no promise
-    #[arg(long, value_name = "ANSWER", default_value = "floor")]
+    /// What is answered while the store does not. `open` keeps no promise
+    #[arg(long, value_name = "ANSWER", default_value = "floor", value_parser = ["floor", "closed", "open", "cluster"])]
     on_error: String,
 
     /// What a host is, which this program starts itself
