@@ -347,11 +347,24 @@ impl<'a> Bucket<'a> {
         // A packet between two of these words may have applied a `Lapse` that the change reckons with, too. No source's
         // bucket lacks more than it has room for, but for what CPUs that met have overdrawn before.
         if self.last_seen.is_some() {
-            let now = ticks(clock());
-            for (number, tier, word) in self.tiers() {
-                let owed = before[number].saturating_sub(at + self.deepest(had, held.floor, tier));
-                let most = now + self.deepest(to, after.floor, tier) + overdrawn(owed, had, to);
-                replace(word, holds, |tat| (tat > most).then_some(most));
+            let mut now_ns = clock();
+            loop {
+                let has = after.at(now_ns).multiplier();
+                // The grant may have ended meanwhile: a packet since then makes no debt longer that became shorter after it.
+                let ended = Lapse { at: ticks(after.grant.until_ns()), from: to, to: has };
+                for (number, tier, word) in self.tiers() {
+                    let deepest = at + self.deepest(had, held.floor, tier);
+                    let owed = overdrawn(before[number].saturating_sub(deepest), had, has);
+                    let most = ticks(now_ns) + self.deepest(has, after.floor, tier) + owed;
+                    replace(word, holds, |tat| {
+                        let next = ended.exactly(tat, tier.tolerance).min(most);
+                        (next != tat).then_some(next)
+                    });
+                }
+                now_ns = clock();
+                if after.at(now_ns).multiplier() == has {
+                    break;
+                }
             }
         }
         if raises {

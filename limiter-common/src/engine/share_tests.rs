@@ -317,6 +317,48 @@ fn a_grant_that_has_ended_does_not_shorten_the_debt() {
     admit_no_more_than_the_limit(1493, 5, (4, true), steps, false);
 }
 
+/// Its packets come at the moments of the change.
+#[test]
+fn a_grant_that_ends_while_it_is_given_forgives_no_debt() {
+    let steps = vec![
+        (1, Step::Send(1)),
+        (0, Step::Send(1)),
+        (2, Step::Share(42, 6, 0, 42_357)),
+        (2, Step::Share(0, 0, 1, 588_655)),
+        (2, Step::Share(215, 18, 0, 391_140)),
+        (1, Step::Share(0, 0, 0, 614_955)),
+        (2, Step::Share(0, 0, 0, 393_974)),
+        (2, Step::Share(127, 3, 1, 964_349)),
+        (0, Step::Share(48, 1, 0, 270_380)),
+        (2, Step::Die(47, 136, 0, 2)),
+        (0, Step::Wait(266)),
+        (2, Step::Share(0, 0, 1, 0)),
+    ];
+    admit_no_more_than_the_limit(3, 1, (2, true), steps, false);
+}
+
+/// A host that has nothing but what it is given, and got more than half of the limit.
+#[test]
+fn a_grant_of_more_than_half_leaves_a_debt_where_nothing_follows() {
+    let steps = vec![
+        (0, Step::Wait(2)),
+        (0, Step::Send(1)),
+        (1, Step::Send(1)),
+        (0, Step::Share(129, 32, 1, 0)),
+        (1, Step::Send(1)),
+        (1, Step::Send(1)),
+        (1, Step::Share(1, 19, 1, 0)),
+        (1, Step::Share(0, 0, 0, 0)),
+        (1, Step::Wait(44)),
+        (0, Step::Die(0, 0, 1, 0)),
+        (0, Step::Home(1, false)),
+        (0, Step::Share(1, 113, 0, 0)),
+        (0, Step::Wait(61)),
+        (0, Step::Share(1, 2, 1, 1_500_938)),
+    ];
+    admit_no_more_than_the_limit(12, 1, (2, false), steps, true);
+}
+
 /// It has admitted one packet, so a newcomer may have it.
 #[test]
 fn a_bucket_that_others_have_got_forgets_two_packets_at_the_most() {
