@@ -1,4 +1,4 @@
-//! Classes of traffic: packets told apart by protocol, destination port and TCP flags.
+//! Classes of traffic: packets told apart by protocol, ports, TCP flags, and type and code of ICMP.
 //!
 //! The daemon resolves its rules to tables, so that a packet's class costs two loads however many
 //! there are: the flags of a TCP packet choose a group, the group's table has a class for each port.
@@ -42,8 +42,16 @@ pub type Table = [AtomicU64; TABLE_WORDS];
 pub const FLAG_GROUPS: u32 = 8;
 /// The table for UDP.
 pub const UDP_TABLE: u32 = FLAG_GROUPS;
+/// The tables for source ports of TCP and of UDP.
+pub const TCP_SOURCE_TABLE: u32 = UDP_TABLE + 1;
+/// See [`TCP_SOURCE_TABLE`].
+pub const UDP_SOURCE_TABLE: u32 = TCP_SOURCE_TABLE + 1;
+/// The tables for type (upper byte) and code of ICMP, and of ICMPv6.
+pub const ICMP_TABLE: u32 = UDP_SOURCE_TABLE + 1;
+/// See [`ICMP_TABLE`].
+pub const ICMPV6_TABLE: u32 = ICMP_TABLE + 1;
 /// The table of what does not depend on a port; its parts follow.
-pub const OTHER_TABLE: u32 = UDP_TABLE + 1;
+pub const OTHER_TABLE: u32 = ICMPV6_TABLE + 1;
 /// Tables of a bank.
 pub const TABLES: u32 = OTHER_TABLE + 1;
 /// Banks: packets are judged by one while the daemon writes the other.
@@ -51,18 +59,36 @@ pub const BANKS: u32 = 2;
 
 /// Where [`OTHER_TABLE`] has the group of each combination of TCP flags.
 pub const FLAGS_AT: u32 = 0;
-/// Where it has the class of each protocol's packets whose ports are unknown.
+/// Where it has the class of each protocol's packets without ports. Where the protocol has ports and a sender hides
+/// them that is the strictest class of the protocol.
 pub const PROTOCOLS_AT: u32 = 256;
 /// Where it has, for each class, the [`MAX_NESTING`] classes that are asked for its packets one after the
 /// other, each with [`COVERS_ALL`] or without; [`ANY`] ends them.
 pub const CHAINS_AT: u32 = 512;
+/// Where it has the class of each protocol's later fragments.
+pub const FRAGMENTS_AT: u32 = 2048;
 /// Where it has what each class is, eight bytes each, which only the daemon reads.
 pub const DEFINITIONS_AT: u32 = 1024;
+/// Where it has 1 for each class that goes before those of source ports.
+pub const FIRST_AT: u32 = 2304;
+
+/// Where it has the class of packets that hide their protocol: the strictest of all.
+pub const HIDDEN_AT: u32 = 2560;
+
+// No part reaches into the next one.
+const _: () = {
+    let numbers = MAX_CLASSES + 1;
+    assert!(FLAGS_AT + 256 <= PROTOCOLS_AT && PROTOCOLS_AT + 256 <= CHAINS_AT);
+    assert!(CHAINS_AT + numbers * MAX_NESTING <= DEFINITIONS_AT);
+    assert!(DEFINITIONS_AT + numbers * 8 <= FRAGMENTS_AT && FRAGMENTS_AT + 256 <= FIRST_AT);
+    assert!(FIRST_AT + numbers <= HIDDEN_AT);
+};
 
 /// A bit beside a class that is asked: its limits cover every source.
 // Saves the common case a lookup: a limit of the class for everyone needs no map.
 pub const COVERS_ALL: u32 = 0x80;
 
+const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
@@ -83,27 +109,39 @@ pub fn set_entry(table: &Table, at: u32, value: u8) {
     atomic::store(word, rest | u64::from(value) << shift);
 }
 
-/// The class of a packet. `table` gives the tables of a bank by their number.
+/// The class of a packet, of which `None` is known if its headers do not end. `table` gives the tables of a bank by
+/// their number.
 #[inline(always)]
 pub fn class_of<'a>(
-    transport: &Transport,
+    transport: Option<&Transport>,
     table: impl Fn(u32) -> Option<&'a Table>,
 ) -> Option<u32> {
     let other = table(OTHER_TABLE)?;
-    let ports = match transport.protocol {
-        // A later fragment has no ports: it is of the protocol's class, as nothing else can be said
-        // of it.
-        TCP if transport.has_ports => {
+    let Some(transport) = transport else { return Some(entry(other, HIDDEN_AT)) };
+    let protocol = u32::from(transport.protocol);
+    if transport.later_fragment {
+        return Some(entry(other, FRAGMENTS_AT + protocol));
+    }
+    if !transport.has_ports {
+        return Some(entry(other, PROTOCOLS_AT + protocol));
+    }
+    let (number, by_source) = match transport.protocol {
+        TCP => {
             let group = entry(other, FLAGS_AT + u32::from(transport.tcp_flags));
-            Some(group % FLAG_GROUPS)
+            (group % FLAG_GROUPS, Some(TCP_SOURCE_TABLE))
         }
-        UDP if transport.has_ports => Some(UDP_TABLE),
-        _ => None,
+        UDP => (UDP_TABLE, Some(UDP_SOURCE_TABLE)),
+        ICMP => (ICMP_TABLE, None),
+        _ => (ICMPV6_TABLE, None),
     };
-    Some(match ports {
-        Some(number) => entry(table(number)?, u32::from(transport.destination_port)),
-        None => entry(other, PROTOCOLS_AT + u32::from(transport.protocol)),
-    })
+    let class = entry(table(number)?, u32::from(transport.destination_port));
+    if let Some(number) = by_source {
+        let source = entry(table(number)?, u32::from(transport.source_port));
+        if source != ANY && entry(other, FIRST_AT + class) == 0 {
+            return Some(source);
+        }
+    }
+    Some(class)
 }
 
 #[cfg(test)]
@@ -114,7 +152,7 @@ mod tests {
     fn transport(protocol: u8, port: Option<u16>, tcp_flags: u8) -> Transport {
         Transport {
             protocol,
-            fragment: false,
+            later_fragment: false,
             has_ports: port.is_some(),
             source_port: 4000,
             destination_port: port.unwrap_or(0),
@@ -134,15 +172,30 @@ mod tests {
         set(0, 443, 4);
         set(UDP_TABLE, 53, 5);
         set(UDP_TABLE, 54, 6);
-        let class = |transport| class_of(&transport, |number| tables.get(number as usize));
+        set(OTHER_TABLE, HIDDEN_AT, 10);
+        set(OTHER_TABLE, FRAGMENTS_AT + 17, 8);
+        set(UDP_SOURCE_TABLE, 123, 11);
+        set(TCP_SOURCE_TABLE, 443, 12);
+        set(OTHER_TABLE, FIRST_AT + 3, 1);
+        set(ICMP_TABLE, 8 << 8, 13);
+        set(ICMPV6_TABLE, 128 << 8, 14);
+        let class = |transport| class_of(Some(&transport), |number| tables.get(number as usize));
         assert_eq!(class(transport(6, Some(443), 0x02)), Some(3));
         assert_eq!(class(transport(6, Some(443), 0x12)), Some(4));
         assert_eq!(class(transport(6, Some(444), 0x12)), Some(ANY));
         assert_eq!(class(transport(17, Some(53), 0)), Some(5));
         assert_eq!(class(transport(17, Some(54), 0)), Some(6));
-        assert_eq!(class(transport(17, None, 0)), Some(7), "a later fragment");
+        assert_eq!(class(transport(17, None, 0)), Some(7), "hidden");
+        let fragment = Transport { later_fragment: true, ..transport(17, None, 0) };
+        assert_eq!(class(fragment), Some(8));
         assert_eq!(class(transport(1, None, 0)), Some(9));
-        assert_eq!(class(transport(1, Some(53), 0)), Some(9), "ICMP has no ports");
+        assert_eq!(class(transport(1, Some(8 << 8), 0)), Some(13));
+        assert_eq!(class(transport(58, Some(128 << 8), 0)), Some(14));
         assert_eq!(class(transport(47, None, 0)), Some(ANY));
+        let from = |source_port, of| Transport { source_port, ..of };
+        assert_eq!(class(from(123, transport(17, Some(53), 0))), Some(11));
+        assert_eq!(class(from(443, transport(6, Some(443), 0x12))), Some(12));
+        assert_eq!(class(from(443, transport(6, Some(443), 0x02))), Some(3), "flags go first");
+        assert_eq!(class_of(None, |number| tables.get(number as usize)), Some(10));
     }
 }

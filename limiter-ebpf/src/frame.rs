@@ -4,7 +4,7 @@ use core::mem::size_of;
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use limiter_common::packet::{Header, Packet};
+use limiter_common::packet::{Behind, Header, Packet, behind_tags};
 
 /// No header that is read starts beyond this. The verifier needs a bound on every offset; a chain
 /// of headers that goes farther counts as cut off.
@@ -55,4 +55,20 @@ impl Packet for Frame {
         // proves the bounds again at load time.
         Some(unsafe { (at as *const H).read_unaligned() })
     }
+
+    /// A function of its own: the verifier goes on with one frame that has tags, not with one for each number of them.
+    #[inline(always)]
+    fn behind_tags(&self) -> Option<Behind> {
+        let found = limiter_behind_tags(self.context);
+        let behind = Behind { ether_type: (found >> 16) as u16, offset: found as u16 };
+        (behind.offset != 0).then_some(behind)
+    }
+}
+
+/// The EtherType behind the VLAN tags, in the upper half, and where it starts; 0 if they do not end.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_behind_tags(ctx: *mut xdp_md) -> u32 {
+    let behind = behind_tags(&Frame::new(&XdpContext::new(ctx)));
+    behind.map_or(0, |behind| u32::from(behind.ether_type) << 16 | u32::from(behind.offset))
 }

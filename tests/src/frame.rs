@@ -116,6 +116,39 @@ pub fn ipv6_with_extensions(source: Ipv6Addr) -> Vec<u8> {
     ip(source.into(), HOP_BY_HOP, body, &[])
 }
 
+/// A UDP frame with so many headers of destination options before UDP.
+#[must_use]
+pub fn ipv6_with_many_extensions(source: Ipv6Addr, count: usize) -> Vec<u8> {
+    const DESTINATION: u8 = 60;
+    let mut body = Vec::new();
+    for left in (0..count).rev() {
+        body.extend([if left > 0 { DESTINATION } else { UDP }, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    body.extend(udp_segment(10));
+    ip(source.into(), DESTINATION, body, &[])
+}
+
+/// The first fragment of a TCP SYN to port 80, which ends after eight bytes: before the flags.
+#[must_use]
+pub fn first_bytes_of_syn(source: IpAddr) -> Vec<u8> {
+    const BYTES: usize = 8;
+    let whole = tcp_syn(source);
+    match source {
+        IpAddr::V4(_) => {
+            let mut frame = whole[..ETHERNET + IPV4 + BYTES].to_vec();
+            frame[ETHERNET + 3] = (IPV4 + BYTES) as u8;
+            frame[ETHERNET + 6] = 0x20;
+            fix_ipv4_checksum(&mut frame, IPV4);
+            frame
+        }
+        IpAddr::V6(_) => {
+            const FRAGMENT: u8 = 44;
+            let segment = &whole[ETHERNET + IPV6..][..BYTES];
+            ip(source, FRAGMENT, [&[TCP, 0, 0, 1, 0, 0, 0, 7], segment].concat(), &[])
+        }
+    }
+}
+
 /// A fragment with 32 bytes of payload at `offset`, a multiple of 8 bytes; `more` follow or not.
 #[must_use]
 pub fn fragment(source: IpAddr, offset: u16, more: bool) -> Vec<u8> {

@@ -64,7 +64,7 @@ const SHARED_BYTES: [Choice; 1] = [(
 )];
 /// Classes that may all be in use at once: nested up to as deep as they may be, and some that overlap
 /// without containing each other.
-const CLASSES: [Class; 14] = [
+const CLASSES: [Class; 21] = [
     Class::new("udp", Some(17), None, None),
     Class::new("udp:53", Some(17), Some((53, 53)), None),
     Class::new("udp:50-60", Some(17), Some((50, 60)), None),
@@ -79,6 +79,13 @@ const CLASSES: [Class; 14] = [
     Class::new("icmp", Some(1), None, None),
     Class::new("icmpv6", Some(58), None, None),
     Class::new("gre", Some(47), None, None),
+    Class::new("udp:from-53", Some(17), None, None).from(53, 53),
+    Class::new("*:from-40-60", None, None, None).from(40, 60),
+    Class::new("icmp:8", Some(1), None, None).icmp(0x0800, 0x08ff),
+    Class::new("icmp:3/4", Some(1), None, None).icmp(0x0304, 0x0304),
+    Class::new("icmpv6:128", Some(58), None, None).icmp(0x8000, 0x80ff),
+    Class::new("udp:fragments", Some(17), None, None).later(),
+    Class::new("*:fragments", None, None, None).later(),
 ];
 
 const SYN: u8 = 0x02;
@@ -223,8 +230,16 @@ fn arguments(target: &Target) -> Vec<String> {
     if let Some(class) = class {
         arguments
             .extend(class.protocol.into_iter().flat_map(|p| ["--proto".into(), p.to_string()]));
-        let ports = class.ports.map(|(first, last)| format!("{first}-{last}"));
-        arguments.extend(ports.into_iter().flat_map(|ports| ["--dport".into(), ports]));
+        for (option, ports) in [("--dport", class.ports), ("--sport", class.from)] {
+            let ports = ports.map(|(first, last)| format!("{first}-{last}"));
+            arguments.extend(ports.into_iter().flat_map(|ports| [option.into(), ports]));
+        }
+        arguments.extend(class.icmp.into_iter().flat_map(|(first, last)| {
+            let [kind, code] = first.to_be_bytes();
+            let code = if first == last { format!("/{code}") } else { String::new() };
+            ["--icmp".into(), format!("{kind}{code}")]
+        }));
+        arguments.extend(class.later.then(|| "--fragments".into()));
         arguments.extend(class.flags.map(|_| "--syn".into()));
     }
     arguments.extend(aggregate.then(|| "--aggregate".into()));

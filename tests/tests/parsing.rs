@@ -46,6 +46,8 @@ fn transports_and_tags() {
             "QinQ, IPv6",
             frame::tagged(&frame::tagged(&frame::echo(v6(5, 1)), TAG, 5), SERVICE_TAG, 6),
         ),
+        ("three priority tags", priority_tags(frame::udp(v4(6), 64), 3)),
+        ("five priority tags, IPv6", priority_tags(frame::tcp_syn(v6(6, 1)), 5)),
     ]);
 }
 
@@ -88,6 +90,55 @@ fn all_shapes_of_a_source_share_its_bucket() {
     daemon.assert_accounted(&lab);
 }
 
+#[test]
+fn nobody_leaves_a_class_by_hiding_what_a_packet_is() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    for class in
+        [&["--syn"][..], &["--fragments"], &["--proto", "udp", "--sport", "53"], &["--icmp", "8"]]
+    {
+        cli.ok(&[&["limit", "set", "1pps", "--burst", "200"], class].concat());
+    }
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let unreachable = |source| {
+        let mut frame = frame::echo(source);
+        frame[ETHERNET + frame::IPV4] = 3;
+        frame
+    };
+    let v6_host = |number| Ipv6Addr::new(0x2001, 0xdb8, 7, number, 0, 0, 0, 1);
+    let shapes = [
+        (true, "TCP SYN", frame::tcp_syn(v4(1))),
+        (true, "TCP SYN in two fragments", frame::first_bytes_of_syn(v4(2))),
+        (true, "the same over IPv6", frame::first_bytes_of_syn(v6(2, 1))),
+        (true, "nine extension headers", frame::ipv6_with_many_extensions(v6_host(3), 9)),
+        (false, "seven", frame::ipv6_with_many_extensions(v6_host(4), 7)),
+        (false, "UDP", frame::udp(v4(5), 64)),
+        (false, "first fragment", frame::fragment(v4(6), 0, true)),
+        (true, "later fragment", frame::fragment(v4(7), 64, true)),
+        (true, "later fragment over IPv6", frame::fragment(v6(7, 1), 64, false)),
+        (true, "UDP from port 53", frame::udp_from(v4(8), 64, 53)),
+        (false, "UDP from port 54", frame::udp_from(v4(9), 64, 54)),
+        (true, "ICMP echo", frame::echo(v4(10))),
+        (false, "ICMP unreachable", unreachable(v4(11))),
+        (false, "ICMPv6 echo", frame::echo(v6(12, 1))),
+    ];
+    for (limited, shape, frame) in shapes {
+        let before = observer.read().all;
+        let _sent = Sender::new(&lab).send(vec![Stream::new(frame, 10_000.0, SENT)]);
+        let admitted = observer.read().all - before;
+        println!("{shape}: admitted {admitted} of {SENT}");
+        let expected = if limited { BURST..=BURST + 2 } else { SENT..=SENT };
+        assert!(expected.contains(&admitted), "{shape}: {admitted}");
+    }
+    daemon.assert_accounted(&lab);
+}
+
+/// The frame with so many 802.1p tags, which Linux takes off by itself.
+fn priority_tags(frame: Vec<u8>, count: usize) -> Vec<u8> {
+    (0..count).fold(frame, |frame, _| frame::tagged(&frame, TAG, 0))
+}
+
 /// Frames whose IP header is cut off before the source address, or says nonsense before it.
 fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
     let cut = |frame: Vec<u8>, ip_bytes: usize| frame[..ETHERNET + ip_bytes].to_vec();
@@ -105,6 +156,7 @@ fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
         ("IPv6 cut before the source", cut(frame::udp(v6(1, 1), 80), 8)),
         ("IPv6 cut in the source", cut(frame::udp(v6(1, 1), 80), 23)),
         ("IPv6 in an IPv4 frame", version(6)),
+        ("six tags", priority_tags(udp.clone(), 6)),
         ("a tag and nothing more", frame::tagged(&udp, TAG, 5)[..ETHERNET + 4].to_vec()),
     ]
 }

@@ -122,11 +122,8 @@ pub fn classify<S: State, P: Packet + ?Sized>(
     let bank = atomic::load(&state.config()?.classes) as u32;
     // The remainder is for the verifier; the daemon writes nothing else.
     let base = bank.wrapping_sub(1) % BANKS * TABLES;
-    let class = match transport(packet, ip) {
-        Some(transport) => class_of(&transport, |number| state.class_table(base + number))?,
-        // What cannot be told apart is in no class.
-        None => ANY,
-    };
+    let class =
+        class_of(transport(packet, ip).as_ref(), |number| state.class_table(base + number))?;
     let mut limited = (ANY, Classified::NOTHING);
     if class != ANY {
         limited = Classified::new(base, class, ANY, 0).covering(state, source)?;

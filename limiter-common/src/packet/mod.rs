@@ -1,6 +1,6 @@
 //! Reads as much of a frame as a limit can depend on.
 //!
-//! [`network`] finds the source: Ethernet, up to two VLAN tags, the IP header. [`transport`] goes on
+//! [`network`] finds the source: Ethernet, up to [`MAX_TAGS`] VLAN tags, the IP header. [`transport`] goes on
 //! through IPv4 options and IPv6 extension headers to protocol, ports and flags. [`udp_destination`] and [`connection`]
 //! know the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
 //! none can read past the frame.
@@ -38,6 +38,12 @@ pub trait Packet {
 
     /// Copies the header at `offset`, or `None` if the frame ends before the header does.
     fn read<H: Header>(&self, offset: usize) -> Option<H>;
+
+    /// What follows the VLAN tags that the frame begins with: see [`behind_tags`].
+    #[inline(always)]
+    fn behind_tags(&self) -> Option<Behind> {
+        behind_tags(self)
+    }
 }
 
 impl Packet for [u8] {
@@ -78,10 +84,10 @@ pub struct Ip {
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Something else than IP: ARP, LLDP, a third VLAN tag, an LLC frame.
+    /// Something else than IP: ARP, LLDP, an LLC frame.
     NonIp,
     /// IP by its EtherType, but the frame ends before the source address does, or the version
-    /// contradicts the EtherType.
+    /// contradicts the EtherType. Or VLAN tags that do not end.
     Unreadable,
     /// IP with a source.
     Ip(Ip),
@@ -89,6 +95,9 @@ pub enum Network {
 
 /// The length of an 802.1Q or 802.1ad tag.
 const VLAN_TAG: usize = 4;
+
+/// How many of them are looked behind. Providers nest three, and priority tags come on top.
+pub const MAX_TAGS: u32 = 5;
 
 /// Whether an EtherType (as on the wire) announces a VLAN tag; 0x9100 is what QinQ used before
 /// 802.1ad.
@@ -99,28 +108,40 @@ const fn is_vlan(ether_type: u16) -> bool {
         || ether_type == EtherType::Ieee8021QinQ1 as u16
 }
 
-/// The EtherType behind the tag at `offset`.
+/// Where the VLAN tags of a frame end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// What follows, as on the wire.
+    pub ether_type: u16,
+    /// Where it starts.
+    pub offset: u16,
+}
+
+/// What follows the VLAN tags that a frame begins with; `None` if they do not end.
 #[inline(always)]
-fn behind_tag<P: Packet + ?Sized>(packet: &P, offset: usize) -> Option<u16> {
-    packet.read::<[u8; 2]>(offset + 2).map(u16::from_ne_bytes)
+#[must_use]
+pub fn behind_tags<P: Packet + ?Sized>(packet: &P) -> Option<Behind> {
+    let mut offset = EthHdr::LEN;
+    // Linux takes any number of tags with VLAN 0 off, so there may be IP behind more of them, too.
+    for _ in 0..MAX_TAGS {
+        let ether_type = packet.read::<[u8; 2]>(offset + 2).map(u16::from_ne_bytes)?;
+        offset += VLAN_TAG;
+        if !is_vlan(ether_type) {
+            return Some(Behind { ether_type, offset: offset as u16 });
+        }
+    }
+    None
 }
 
 /// Finds the source of a frame.
 #[inline(always)]
 pub fn network<P: Packet + ?Sized>(packet: &P) -> Network {
-    let Some(ethernet) = packet.read::<EthHdr>(0) else { return Network::NonIp };
-    // Two tags by hand, not a loop: that is what QinQ has, and the verifier has no bound to find.
-    let mut ether_type = ethernet.ether_type;
+    let Some(EthHdr { mut ether_type, .. }) = packet.read(0) else { return Network::NonIp };
     let mut offset = EthHdr::LEN;
     if is_vlan(ether_type) {
-        let Some(inner) = behind_tag(packet, offset) else { return Network::NonIp };
-        ether_type = inner;
-        offset += VLAN_TAG;
-        if is_vlan(ether_type) {
-            let Some(inner) = behind_tag(packet, offset) else { return Network::NonIp };
-            ether_type = inner;
-            offset += VLAN_TAG;
-        }
+        let Some(behind) = packet.behind_tags() else { return Network::Unreadable };
+        ether_type = behind.ether_type;
+        offset = usize::from(behind.offset);
     }
     if ether_type == EtherType::Ipv4 as u16 {
         ipv4(packet, offset)

@@ -76,35 +76,39 @@ fn parse(frame: &[u8]) -> (Ip, Option<Transport>) {
 }
 
 #[test]
-fn ipv4_behind_no_one_or_two_tags_and_options() {
-    for tags in [vec![0x0800], vec![0x8100, 0x0800], vec![0x88a8, 0x8100, 0x0800]] {
+fn ipv4_behind_tags_and_options() {
+    for tags in 0..=MAX_TAGS as usize {
+        let mut tags = [0x88a8, 0x8100, 0x9100, 0x8100, 0x8100][..tags].to_vec();
+        tags.push(0x0800);
         for options in [0, 4, 40] {
             let (ip, upper) = parse(&ipv4_frame(&tags, options, 6, 0x4000, &SYN));
             assert_eq!(ip.source, SourceKey::from_ipv4([198, 51, 100, 7]));
             assert!(!ip.malformed);
             let upper = upper.unwrap();
             assert_eq!((upper.source_port, upper.destination_port), (12345, 80));
-            assert_eq!((upper.tcp_flags, upper.fragment), (2, false));
+            assert_eq!((upper.tcp_flags, upper.later_fragment), (2, false));
         }
     }
-    assert_eq!(
-        network(&*ipv4_frame(&[0x8100, 0x8100, 0x8100, 0x0800], 0, 6, 0, &SYN)),
-        Network::NonIp
-    );
+    let endless = [[0x8100; MAX_TAGS as usize + 1].as_slice(), &[0x0800]].concat();
+    assert_eq!(network(&*ipv4_frame(&endless, 0, 6, 0, &SYN)), Network::Unreadable);
+    assert_eq!(network(&*ethernet(&[0x8100, 0x8100])), Network::Unreadable);
+    assert_eq!(network(&*ethernet(&[0x8100, 0x0806])), Network::NonIp);
 }
 
 #[test]
 fn fragments_have_a_source_and_only_the_first_has_ports() {
     let first =
         parse(&ipv4_frame(&[0x0800], 0, 17, 0x2000, &[0, 53, 0, 53, 0, 8, 0, 0])).1.unwrap();
-    assert!(first.fragment && first.source_port == 53);
+    assert!(!first.later_fragment && first.source_port == 53);
     let later = parse(&ipv4_frame(&[0x0800], 0, 17, 0x2001, &[0, 53, 0, 53])).1.unwrap();
-    assert!(later.fragment && later.source_port == 0);
+    assert!(later.later_fragment && !later.has_ports && later.source_port == 0);
     // IPv6: fragment header with offset 8, then what looks like ports.
     let later = parse(&ipv6_frame(44, &[17, 0, 0, 8, 0, 0, 0, 1, 0, 53, 0, 53])).1.unwrap();
-    assert_eq!((later.protocol, later.fragment, later.source_port), (17, true, 0));
+    assert_eq!((later.protocol, later.later_fragment, later.source_port), (17, true, 0));
     let atomic = parse(&ipv6_frame(44, &[17, 0, 0, 0, 0, 0, 0, 1, 0, 53, 0, 53])).1.unwrap();
-    assert_eq!((atomic.fragment, atomic.source_port), (false, 53));
+    assert_eq!((atomic.later_fragment, atomic.source_port), (false, 53));
+    // Of a packet with destination options behind the fragment header: its protocol is in the first fragment.
+    assert_eq!(parse(&ipv6_frame(44, &[60, 0, 0, 8, 0, 0, 0, 1, 0, 53, 0, 53])).1, None);
 }
 
 #[test]
@@ -229,8 +233,8 @@ proptest! {
                 prop_assert_eq!(ip.source, SourceKey::from_ipv4([198, 51, 100, 7]));
                 prop_assert_eq!(ip.malformed, cut < whole.len());
             }
-            Network::NonIp => prop_assert!(cut < 18),
-            Network::Unreadable => prop_assert!(cut < 34),
+            Network::NonIp => prop_assert!(cut < 14),
+            Network::Unreadable => prop_assert!((14..34).contains(&cut)),
         }
     }
 }

@@ -33,9 +33,9 @@ const ACK: u8 = 1 << 4;
 pub struct Transport {
     /// The protocol's number (the last next-header for IPv6).
     pub protocol: u8,
-    /// Whether this is a fragment, the first one included.
-    pub fragment: bool,
-    /// Whether the ports of TCP or UDP are known, and TCP's flags.
+    /// Whether this is a fragment but the first one: it has no ports.
+    pub later_fragment: bool,
+    /// Whether the ports of TCP or UDP are known, and TCP's flags; for ICMP, type and code.
     pub has_ports: bool,
     /// Source port, 0 if unknown or if the protocol has none.
     pub source_port: u16,
@@ -57,11 +57,9 @@ pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
             if length < Ipv4Hdr::LEN {
                 return None;
             }
-            let frags = u16::from_be_bytes(header.frags);
             // By the offset alone: the first fragment has ports, and more of them to come.
-            let later = frags & 0x1fff != 0;
-            let fragment = later || frags & 0x2000 != 0;
-            upper(packet, header.proto, offset + length, fragment, later)
+            let later = u16::from_be_bytes(header.frags) & 0x1fff != 0;
+            upper(packet, header.proto, offset + length, later)
         }
         Version::V6 => extensions(packet, offset),
     }
@@ -135,7 +133,6 @@ fn plain<P: Packet + ?Sized>(packet: &P, ip: &Ip, protocol: u8) -> Option<(Sourc
 fn extensions<P: Packet + ?Sized>(packet: &P, start: usize) -> Option<Transport> {
     let mut next = packet.read::<Ipv6Hdr>(start)?.next_hdr;
     let mut offset = start + Ipv6Hdr::LEN;
-    let mut fragment = false;
     for _ in 0..MAX_EXTENSIONS {
         let length = match next {
             // Lengths in units of 8 bytes beyond the first 8 (RFC 8200 §4). ESP is not among
@@ -155,19 +152,38 @@ fn extensions<P: Packet + ?Sized>(packet: &P, start: usize) -> Option<Transport>
                 let head = packet.read::<[u8; 4]>(offset)?;
                 next = head[0];
                 let word = u16::from_be_bytes([head[2], head[3]]);
-                // An atomic fragment (offset 0, no more) is a whole packet (RFC 6946).
-                fragment |= word & !0b110 != 0;
                 // Not the first fragment: what follows is the middle of a payload, not a header.
                 if word >> 3 != 0 {
-                    return upper(packet, next, offset, true, true);
+                    // The first one has more headers, and what is above them: this one does not tell.
+                    return if is_extension(next) {
+                        None
+                    } else {
+                        upper(packet, next, offset, true)
+                    };
                 }
                 8
             }
-            protocol => return upper(packet, protocol, offset, fragment, false),
+            protocol => return upper(packet, protocol, offset, false),
         };
         offset += length;
     }
     None
+}
+
+/// Whether a next header announces one that more follow.
+#[inline(always)]
+const fn is_extension(next: u8) -> bool {
+    matches!(
+        next,
+        HOP_BY_HOP
+            | ROUTING
+            | FRAGMENT
+            | AUTHENTICATION
+            | DESTINATION_OPTIONS
+            | MOBILITY
+            | HOST_IDENTITY
+            | SHIM6
+    )
 }
 
 /// Ports and flags at `offset`, unless this fragment does not carry them.
@@ -176,12 +192,11 @@ fn upper<P: Packet + ?Sized>(
     packet: &P,
     protocol: u8,
     offset: usize,
-    fragment: bool,
-    later: bool,
+    later_fragment: bool,
 ) -> Option<Transport> {
     let bare = Transport {
         protocol,
-        fragment,
+        later_fragment,
         has_ports: false,
         source_port: 0,
         destination_port: 0,
@@ -189,7 +204,7 @@ fn upper<P: Packet + ?Sized>(
     };
     // Whatever bytes are there were chosen by the sender: read as ports, they would choose the
     // limit.
-    if later {
+    if later_fragment {
         return Some(bare);
     }
     // One read for the verifier's sake: TCP's flags are its fourteenth byte.
@@ -198,11 +213,7 @@ fn upper<P: Packet + ?Sized>(
             packet.read::<[u8; 14]>(offset).map(|tcp| ([tcp[0], tcp[1], tcp[2], tcp[3]], tcp[13]))
         }
         UDP => packet.read::<[u8; 4]>(offset).map(|ports| (ports, 0)),
-        ICMP | ICMPV6 => {
-            let kind = packet.read::<[u8; 2]>(offset);
-            let destination_port = kind.map_or(0, u16::from_be_bytes);
-            return Some(Transport { destination_port, ..bare });
-        }
+        ICMP | ICMPV6 => packet.read::<[u8; 2]>(offset).map(|kind| ([0, 0, kind[0], kind[1]], 0)),
         _ => None,
     };
     let Some((ports, tcp_flags)) = known else { return Some(bare) };

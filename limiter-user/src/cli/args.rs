@@ -556,6 +556,9 @@ mod tests {
                 "192.0.2.0/24 tcp/syn,!ack aggregate",
             ),
             (&["--tcp-flags", "rst", "--dport", "80"], "default tcp:80/rst"),
+            (&["--proto", "udp", "--sport", "53"], "default udp:from-53"),
+            (&["--icmp", "3/4"], "default icmp:3/4"),
+            (&["--fragments", "--aggregate"], "default *:fragments aggregate"),
         ] {
             assert_eq!(target(arguments).unwrap(), found);
         }
@@ -563,6 +566,8 @@ mod tests {
             (&["--proto", "tpc"][..], "tpc"),
             (&["--proto", "icmp", "--dport", "8"], "only TCP and UDP"),
             (&["--dport", "-5"], "-5"),
+            (&["--sport", "53", "--fragments"], "with a protocol alone"),
+            (&["--proto", "tcp", "--icmp", "8"], "only ICMP"),
             (&["--proto", "udp", "--syn"], "only TCP has flags"),
             (&["--for", "192.0.2.0/24 udp:53"], "neither an IP address"),
         ] {

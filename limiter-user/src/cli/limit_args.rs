@@ -258,6 +258,15 @@ pub(super) struct KindArgs {
     /// Only for TCP and UDP packets to this port, or range such as 1000-2000
     #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
     dport: Option<String>,
+    /// Only for TCP and UDP packets from this port, or range: answers that nobody asked for
+    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
+    sport: Option<String>,
+    /// Only for this type of ICMP, such as 8, or type and code, such as 3/4
+    #[arg(long, value_name = "TYPE[/CODE]", allow_hyphen_values = true)]
+    icmp: Option<String>,
+    /// Only for fragments but the first one of each packet, which have no ports
+    #[arg(long)]
+    fragments: bool,
     /// Only for TCP packets with these flags, and without those after a !, such as 'syn,!ack'
     #[arg(long, value_name = "FLAGS")]
     tcp_flags: Option<String>,
@@ -276,6 +285,9 @@ impl KindArgs {
         let text = ClassText {
             proto: self.proto.as_deref(),
             dport: self.dport.as_deref(),
+            sport: self.sport.as_deref(),
+            icmp: self.icmp.as_deref(),
+            fragments: self.fragments,
             tcp_flags: self.tcp_flags.as_deref(),
             syn: self.syn,
         };

@@ -15,6 +15,12 @@ pub struct Class {
     pub ports: Option<(u16, u16)>,
     /// TCP flags that matter, and those of them that are set.
     pub flags: Option<(u8, u8)>,
+    /// The first and the last source port.
+    pub from: Option<(u16, u16)>,
+    /// The first and the last type and code of ICMP, as one number.
+    pub icmp: Option<(u16, u16)>,
+    /// Whether it is of fragments but first ones.
+    pub later: bool,
 }
 
 impl Class {
@@ -26,45 +32,96 @@ impl Class {
         ports: Option<(u16, u16)>,
         flags: Option<(u8, u8)>,
     ) -> Self {
-        Self { text, protocol, ports, flags }
+        Self { text, protocol, ports, flags, from: None, icmp: None, later: false }
+    }
+
+    /// With source ports.
+    #[must_use]
+    pub const fn from(self, first: u16, last: u16) -> Self {
+        Self { from: Some((first, last)), ..self }
+    }
+
+    /// With types and codes of ICMP, as one number.
+    #[must_use]
+    pub const fn icmp(self, first: u16, last: u16) -> Self {
+        Self { icmp: Some((first, last)), ..self }
+    }
+
+    /// Of fragments but first ones alone.
+    #[must_use]
+    pub const fn later(self) -> Self {
+        Self { later: true, ..self }
     }
 
     /// Whether a packet fulfils all of its conditions.
     fn holds(&self, kind: &Kind) -> bool {
-        let port = |(first, last): (u16, u16)| kind.port.is_some_and(|p| first <= p && p <= last);
+        let within = |range: Option<(u16, u16)>, found: Option<u16>| {
+            range.is_none_or(|(first, last)| found.is_some_and(|at| first <= at && at <= last))
+        };
         let flags = |(mask, set): (u8, u8)| kind.flags.is_some_and(|flags| flags & mask == set);
         kind.protocol.is_some()
             && (self.protocol.is_none() || self.protocol == kind.protocol)
-            && self.ports.is_none_or(port)
+            && within(self.ports, kind.port)
+            && within(self.from, kind.from)
+            && within(self.icmp, kind.icmp.map(|(kind, code)| u16::from_be_bytes([kind, code])))
+            && (!self.later || kind.later)
             && self.flags.is_none_or(flags)
+    }
+
+    /// Whether a packet may fulfil them that shows no more than its protocol, or not even that.
+    pub(super) fn may_hold(&self, protocol: Option<u8>) -> bool {
+        let ported = self.ports.is_some() || self.from.is_some();
+        protocol.is_none_or(|protocol| {
+            !self.later
+                && self.protocol.is_none_or(|own| own == protocol)
+                && (!ported || [6, 17].contains(&protocol))
+        })
     }
 
     /// Whether every packet of `other` is in this one too.
     fn contains(&self, other: &Self) -> bool {
-        let ports = |(first, last)| other.ports.is_some_and(|(f, l)| first <= f && l <= last);
+        let within = |range: Option<(u16, u16)>, other: Option<(u16, u16)>| {
+            range.is_none_or(|(f, l)| other.is_some_and(|(first, last)| f <= first && last <= l))
+        };
         let flags =
             |(mask, set)| other.flags.is_some_and(|(m, s)| m & mask == mask && s & mask == set);
         (self.protocol.is_none() || self.protocol == other.protocol)
-            && self.ports.is_none_or(ports)
+            && within(self.ports, other.ports)
+            && within(self.from, other.from)
+            && within(self.icmp, other.icmp)
+            && (!self.later || other.later)
             && self.flags.is_none_or(flags)
     }
 
-    /// Orders classes by who has a packet that is in several: flags go before ports, ports before the
-    /// protocol, and what is narrower before what is wider.
-    pub(super) fn rank(&self) -> (Reverse<u32>, u32, bool) {
+    /// Orders classes by who has a packet that is in several: flags go before source ports, those before destination
+    /// ports, those before the protocol, and what is narrower before what is wider.
+    pub(super) fn rank(&self) -> impl Ord + use<> {
         let flags = self.flags.map_or(0, |(mask, _)| mask.count_ones());
-        let ports = self.ports.map_or(u32::MAX, |(first, last)| u32::from(last - first));
-        (Reverse(flags), ports, self.protocol.is_none())
+        let width = |range: Option<(u16, u16)>| {
+            range.map_or(u32::MAX, |(first, last)| u32::from(last - first))
+        };
+        let kind = match self.icmp {
+            Some((first, last)) if first == last => 2,
+            Some(_) => 1,
+            None => u8::from(self.later),
+        };
+        let narrow = (Reverse(flags), width(self.from), width(self.ports), Reverse(kind));
+        // Of classes that no packet can both be in, that of the lower number.
+        (narrow, self.protocol.is_none(), self.protocol, self.ports, self.from, self.icmp)
     }
 }
 
 /// The classes whose limits are asked for a packet, of those `used`, which come by their rank: its own, then
-/// the wider ones.
+/// the wider ones. One that hides what it is is of the class that `strictest` chooses of those it may be in.
 pub(super) fn asked<'a>(
     used: &'a [Class],
     kind: &Kind,
+    strictest: impl Fn(Vec<&'a Class>) -> Option<&'a Class>,
 ) -> impl Iterator<Item = Class> + Clone + 'a {
-    let own = used.iter().find(|class| class.holds(kind));
+    let own = match kind.hides() {
+        true => strictest(used.iter().filter(|class| class.may_hold(kind.protocol)).collect()),
+        false => used.iter().find(|class| class.holds(kind)),
+    };
     own.into_iter().flat_map(|own| used.iter().filter(|class| class.contains(own)).copied())
 }
 
@@ -84,8 +141,10 @@ mod tests {
         ];
         used.sort_by_key(Class::rank);
         let texts = |protocol, port, flags| -> Vec<&str> {
-            let kind = Kind { protocol: Some(protocol), port, flags };
-            asked(&used, &kind).map(|class| class.text).collect()
+            let kind = Kind { protocol: Some(protocol), port, flags, ..Kind::default() };
+            asked(&used, &kind, |classes| classes.into_iter().last())
+                .map(|class| class.text)
+                .collect()
         };
         // *:53 has it; neither udp nor its ports contain all of that.
         assert_eq!(texts(17, Some(53), None), ["*:53"]);

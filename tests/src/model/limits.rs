@@ -136,9 +136,21 @@ impl Limits {
         covering.max_by_key(|(target, _)| target.length)
     }
 
+    /// The class with the slowest limit for everyone: of some alike the first one, and none if that for all packets is
+    /// slower.
+    fn strictest<'a>(&self, classes: &[&'a Class]) -> Option<&'a Class> {
+        let everyone = |class| {
+            let all = self.of(class, false).iter().find(|(target, _)| target.length == 0);
+            all.map_or(f64::INFINITY, |(_, policy)| policy.per_second())
+        };
+        let of_class = |class: &&Class| everyone(Some(**class));
+        let first = classes.iter().min_by(|one, other| of_class(one).total_cmp(&of_class(other)));
+        first.copied().filter(|class| of_class(class) <= everyone(None))
+    }
+
     /// What a packet of `source` meets.
     pub(super) fn meet(&self, source: u128, kind: &Kind) -> Met {
-        let asked = asked(&self.classes, kind);
+        let asked = asked(&self.classes, kind, |classes| self.strictest(&classes));
         let first = |aggregate| {
             let mut asked = asked.clone();
             asked.find_map(|class| Some((class, *self.longest(Some(class), aggregate, source)?)))
@@ -166,9 +178,11 @@ mod tests {
     use super::*;
     use crate::model::Tier;
 
-    const UDP: Class = Class { text: "udp", protocol: Some(17), ports: None, flags: None };
-    const DNS: Class =
-        Class { text: "udp:53", protocol: Some(17), ports: Some((53, 53)), flags: None };
+    const UDP: Class = Class::new("udp", Some(17), None, None);
+    const DNS: Class = Class::new("udp:53", Some(17), Some((53, 53)), None);
+
+    const OTHER: Kind =
+        Kind { protocol: Some(47), port: None, from: None, icmp: None, later: false, flags: None };
 
     fn policy(burst: u64) -> Policy {
         let rate =
@@ -187,17 +201,17 @@ mod tests {
         limits.set(everyone(Some(UDP), false), policy(3));
         limits.set(of(Some(DNS), false, 16), policy(4));
         limits.set(of(Some(UDP), false, 32), policy(5));
-        let dns = Kind { protocol: Some(17), port: Some(53), flags: None };
+        let dns = Kind { protocol: Some(17), port: Some(53), ..Kind::default() };
         let inside = 0xfd << 120 | 1 << 64;
         let met = |source, kind: &Kind| {
             let met = limits.meet(source, kind);
             (met.number, met.own)
         };
         assert_eq!(met(inside, &dns), (2, policy(4)));
-        assert_eq!(met(inside, &Kind { port: None, ..dns }), (1, policy(5)));
+        assert_eq!(met(inside, &Kind { port: None, later: true, ..dns }), (1, policy(5)));
         assert_eq!(met(1, &dns), (1, policy(3)));
-        assert_eq!(met(inside, &Kind::default()), (0, policy(2)));
-        assert_eq!(met(1, &Kind::default()), (0, policy(1)));
+        assert_eq!(met(inside, &OTHER), (0, policy(2)));
+        assert_eq!(met(1, &OTHER), (0, policy(1)));
     }
 
     #[test]
@@ -207,13 +221,13 @@ mod tests {
         for (class, length) in [(None, 0), (None, 8), (None, 64), (Some(UDP), 0), (Some(DNS), 96)] {
             limits.set(of(class, length), policy(u64::from(length) + 1));
         }
-        let dns = Kind { protocol: Some(17), port: Some(53), flags: None };
+        let dns = Kind { protocol: Some(17), port: Some(53), ..Kind::default() };
         let lengths = |source, kind: &Kind| -> Vec<u32> {
             limits.meet(source, kind).shared.iter().map(|(target, _)| target.length).collect()
         };
         assert_eq!(lengths(1, &dns), [96, 64, 0]);
         assert_eq!(lengths(1 << 40, &dns), [0, 64, 0], "of the next wider class");
-        assert_eq!(lengths(1 << 100, &Kind::default()), [8, 0]);
-        assert_eq!(lengths(1 << 127, &Kind::default()), [0]);
+        assert_eq!(lengths(1 << 100, &OTHER), [8, 0]);
+        assert_eq!(lengths(1 << 127, &OTHER), [0]);
     }
 }

@@ -25,9 +25,18 @@ pub struct Kind {
     pub protocol: Option<u8>,
     /// The destination port of TCP or UDP; not of a fragment without it.
     pub port: Option<u16>,
+    /// The source port, likewise.
+    pub from: Option<u16>,
+    /// Type and code of ICMP or ICMPv6, likewise.
+    pub icmp: Option<(u8, u8)>,
+    /// Whether it is a fragment, and not the first one.
+    pub later: bool,
     /// The flags of TCP, likewise.
     pub flags: Option<u8>,
 }
+
+/// Headers that another one follows.
+const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
 /// Headers between IPv6 and what it carries, and that, together.
 const HEADERS: usize = 8;
@@ -39,14 +48,25 @@ impl Kind {
         let needed = match protocol {
             6 => 14,
             17 => 4,
+            1 | 58 => 2,
             _ => usize::MAX,
         };
         let head = rest.filter(|_| !later).and_then(|rest| rest.get(..needed));
+        let port = |at| head.filter(|_| needed > 2).map(|head| number(&head[at..at + 2]) as u16);
         Self {
             protocol: Some(protocol),
-            port: head.map(|head| number(&head[2..4]) as u16),
-            flags: head.and_then(|head| head.get(13)).copied(),
+            port: port(2),
+            from: port(0),
+            icmp: head.filter(|_| needed == 2).map(|head| (head[0], head[1])),
+            later,
+            flags: head.and_then(|head| head.get(13)).filter(|_| needed == 14).copied(),
         }
+    }
+
+    /// Whether it hides what limits ask for.
+    pub(super) fn hides(&self) -> bool {
+        let shows = self.later || self.port.is_some() || self.icmp.is_some();
+        self.protocol.is_none_or(|protocol| [1, 6, 17, 58].contains(&protocol) && !shows)
     }
 
     fn ipv4(packet: &[u8]) -> Option<Self> {
@@ -65,8 +85,9 @@ impl Kind {
                 51 => 8 + 4 * usize::from(field(1)?),
                 44 => {
                     let offset = u16::from_be_bytes([field(2)?, field(3)?]) >> 3;
+                    let first = field(0).filter(|next| !EXTENSIONS.contains(next));
                     if offset != 0 {
-                        return Some(Self::upper(field(0)?, None, true));
+                        return Some(Self::upper(first?, None, true));
                     }
                     8
                 }
@@ -91,11 +112,15 @@ fn number(bytes: &[u8]) -> u128 {
 pub fn read(frame: &[u8]) -> Reading {
     let Some(mut kind) = frame.get(12..14) else { return Reading::NotIp };
     let mut packet = &frame[14..];
-    for _ in 0..2 {
-        if matches!(kind, [0x81 | 0x91, 0x00] | [0x88, 0xa8]) {
-            let Some(tag) = packet.get(..4) else { return Reading::NotIp };
+    let tagged = |kind: &[u8]| matches!(kind, [0x81 | 0x91, 0x00] | [0x88, 0xa8]);
+    for _ in 0..5 {
+        if tagged(kind) {
+            let Some(tag) = packet.get(..4) else { return Reading::NoSource };
             (kind, packet) = (&tag[2..], &packet[4..]);
         }
+    }
+    if tagged(kind) {
+        return Reading::NoSource;
     }
     // The version, where the source is, and how long the header is without options.
     let (version, source, header) = match kind {

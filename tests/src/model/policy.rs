@@ -101,6 +101,16 @@ impl Policy {
         (first, self.second.map(|tier| tier.charge(length)))
     }
 
+    /// Packets a second, of 1,514 bytes where bytes are counted; infinite where nothing is enforced.
+    pub(super) fn per_second(&self) -> f64 {
+        let rate = |tier: Tier| {
+            let Rate { amount, period, bytes, .. } = tier.rate;
+            amount as f64 / period as f64 * 1e9 / if bytes { 1514.0 } else { 1.0 }
+        };
+        let tiers = [self.first, self.second].into_iter().flatten().filter(|_| self.enforce);
+        tiers.map(rate).fold(f64::INFINITY, f64::min)
+    }
+
     /// What the shortest frame takes.
     pub(super) fn least_charges(&self) -> Charges {
         self.charges(MIN_LEN as usize)

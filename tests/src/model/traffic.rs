@@ -49,7 +49,7 @@ pub fn source(network: u8, index: u64, v6: bool) -> u128 {
 pub fn write(frame: &mut Vec<u8>, source: u128, random: &mut Random) {
     frame.clear();
     frame.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-    let tags = random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3]);
+    let tags = random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 5, 6]);
     for _ in 0..tags {
         frame.extend(random.pick(&[[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]]));
         frame.extend((random.number() as u16).to_be_bytes());
@@ -93,8 +93,12 @@ fn upper(frame: &mut Vec<u8>, protocol: u8, length: usize, random: &mut Random) 
     if matches!(protocol, 6 | 17) && !random.chance(3) {
         let near = random.pick(&[0, 0, 0, 1, u16::MAX]);
         let port = random.pick(&PORTS).wrapping_add(near);
-        put(0, &[0x9c, 0x40]);
+        let from = random.pick(&[40_000, 40_000, 40_000, 39, 40, 53, 61]);
+        put(0, &u16::to_be_bytes(from));
         put(2, &port.to_be_bytes());
+    }
+    if matches!(protocol, 1 | 58) {
+        put(0, &random.pick(&[[8, 0], [8, 1], [3, 4], [3, 3], [128, 0], [128, 7], [0, 0]]));
     }
     if protocol == 6 {
         let flags = random.pick(&[0x02, 0x02, 0x12, 0x10, 0x10, 0x18, 0x11, 0x04, 0xc2, 0]);

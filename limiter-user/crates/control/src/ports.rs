@@ -11,7 +11,7 @@ use super::handle::CoreHandle;
 use api::error::Failure;
 use api::{PortCounts, PortsReport};
 use model::Class;
-use model::class::{Ports, TCP, UDP};
+use model::class::{Kind, Ports, TCP, UDP};
 use model::sample::{PacketSample, SampleFilter};
 use telemetry::Sample;
 
@@ -32,8 +32,8 @@ fn port_of(sample: &PacketSample) -> Class {
     let Some(above) = transport(sample.data.as_slice(), &ip) else { return any };
     let has_port = above.has_ports && matches!(above.protocol, TCP | UDP);
     let port = above.destination_port;
-    let ports = (has_port && port > 0).then_some(Ports { first: port, last: port });
-    Class { protocol: Some(above.protocol), ports, flags: None }
+    let kind = (has_port && port > 0).then_some(Kind::To(Ports { first: port, last: port }));
+    Class { protocol: Some(above.protocol), kind, ..any }
 }
 
 /// Counts packets by protocol and destination port for about the time `over`, and tells the `n` heaviest.

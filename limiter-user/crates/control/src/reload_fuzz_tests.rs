@@ -150,7 +150,7 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
     let given = given();
     reload::configure(&mut core.rules, given.clone(), given.with(good).unwrap());
     core.rules.enforce().unwrap();
-    assert_eq!(limits::list(&core.rules).limits.len(), 7);
+    assert_eq!(limits::list(&core.rules).limits.len(), 10);
     let mut random = Random(0x5eed);
     let (mut accepted, mut refused, mut failed) = (0, 0, 0);
     for number in 0..FILES {

@@ -43,7 +43,7 @@ pub fn applying(
 mod tests {
     use super::*;
     use crate::Limits;
-    use crate::class::{TCP, UDP};
+    use crate::class::{Shown, TCP, UDP};
 
     fn limits(targets: &[&str]) -> Limits {
         let limit = |target: &&str| {
@@ -68,7 +68,7 @@ mod tests {
         ]);
         let classes = Classes::new(limits.classes()).unwrap();
         let found = |source: &str, protocol, port, flags| {
-            let class = classes.find(protocol, port, flags);
+            let class = classes.find(&Shown { protocol, port, flags, ..Shown::default() });
             let source = source.parse::<std::net::IpAddr>().unwrap().into();
             let found = applying(source, class, &classes, |target| limits.get(target));
             found.iter().map(|limit| limit.target.short()).collect::<Vec<_>>().join(", ")

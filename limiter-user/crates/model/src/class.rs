@@ -1,8 +1,9 @@
-//! Classes of packets: by protocol, destination port and TCP flags.
+//! Classes of packets: by protocol, ports, TCP flags, type and code of ICMP; and later fragments.
 //!
 //! A packet is in exactly one class: of those in use that match it, the most specific one. A condition
-//! on flags goes before one on ports, that before one on the protocol; of two port ranges the narrower
-//! goes first. Two classes of which that does not tell are not used together: see [`Classes`].
+//! on flags goes before one on source ports, that before one on destination ports, that before one on the protocol;
+//! of two port ranges the narrower goes first. Two classes of which that does not tell are not used together: see
+//! [`Classes`].
 
 mod error;
 mod text;
@@ -18,19 +19,80 @@ pub use used::{Classes, MAX_CLASSES, MAX_NESTED};
 pub const TCP: u8 = 6;
 /// The number of UDP.
 pub const UDP: u8 = 17;
+/// The number of ICMP.
+pub const ICMP: u8 = 1;
+/// The number of ICMPv6.
+pub const ICMPV6: u8 = 58;
 
 /// Packets of one kind. [`Class::ANY`] is every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Class {
-    /// The protocol above IP; for IPv6, what the last header says. With `ports` alone, TCP and UDP.
+    /// The protocol above IP; for IPv6, what the last header says. With ports alone, TCP and UDP.
     pub protocol: Option<u8>,
-    /// Destination ports, of TCP and UDP only.
-    pub ports: Option<Ports>,
+    /// What is asked of what follows the IP header.
+    pub kind: Option<Kind>,
     /// What is asked of TCP flags; then the protocol is TCP.
     pub flags: Option<Flags>,
 }
 
-/// Destination ports, 1 to 65535. A packet whose port cannot be read is in no range: a later fragment.
+/// What is asked of a packet beside its protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Destination ports, of TCP and UDP only. They alone go together with flags.
+    To(Ports),
+    /// Source ports, of TCP and UDP only.
+    From(Ports),
+    /// The type of ICMP or ICMPv6, and perhaps its code.
+    Icmp {
+        /// The type.
+        kind: u8,
+        /// The code; any, if `None`.
+        code: Option<u8>,
+    },
+    /// Fragments but the first one: they have no ports.
+    Fragments,
+}
+
+impl Kind {
+    fn contains(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::To(own), Self::To(other)) | (Self::From(own), Self::From(other)) => {
+                own.contains(other)
+            }
+            (Self::Icmp { kind: own, code: None }, Self::Icmp { kind, .. }) => own == kind,
+            _ => self == other,
+        }
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::To(own), Self::To(other)) | (Self::From(own), Self::From(other)) => {
+                own.overlaps(other)
+            }
+            (Self::To(_), Self::From(_)) | (Self::From(_), Self::To(_)) => true,
+            _ => self.contains(other) || other.contains(self),
+        }
+    }
+}
+
+/// What a packet shows of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The protocol above IP.
+    pub protocol: u8,
+    /// Its source port; `None` if it cannot be read.
+    pub from: Option<u16>,
+    /// Its destination port, likewise.
+    pub port: Option<u16>,
+    /// Its TCP flags, likewise.
+    pub flags: Option<u8>,
+    /// Type and code of ICMP, likewise.
+    pub icmp: Option<[u8; 2]>,
+    /// Whether it is a fragment, and not the first one.
+    pub later_fragment: bool,
+}
+
+/// Ports, 1 to 65535. A packet whose port cannot be read is in no range: a later fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ports {
     /// The first one.
@@ -40,6 +102,27 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Whether packets of `protocol` can have them.
+    fn check(self, part: ClassPart, protocol: Option<u8>) -> Result<(), ClassError> {
+        let never = |why, hint| Err(ClassError::Never { part, why, hint });
+        if self.first == 0 {
+            return never("0 is not a port that packets are sent to", "ports are 1 to 65535");
+        }
+        if self.first > self.last {
+            return never(
+                "the range ends before it begins",
+                "write the lower port first, for instance 1000-2000",
+            );
+        }
+        if !matches!(protocol, None | Some(TCP | UDP)) {
+            return never(
+                "only TCP and UDP have ports",
+                "leave the port out, or choose tcp or udp",
+            );
+        }
+        Ok(())
+    }
+
     /// Whether every port of `other` is among these.
     const fn contains(&self, other: &Self) -> bool {
         self.first <= other.first && other.last <= self.last
@@ -75,63 +158,57 @@ impl Flags {
 
 impl Class {
     /// Every packet.
-    pub const ANY: Self = Self { protocol: None, ports: None, flags: None };
+    pub const ANY: Self = Self { protocol: None, kind: None, flags: None };
 
-    /// The packets that fulfil all these conditions. With flags, the protocol is TCP.
+    /// The packets that fulfil all these conditions. With flags, the protocol is TCP; with a type of ICMP, it is ICMP
+    /// unless it is ICMPv6.
     ///
     /// # Errors
-    /// [`ClassError::Never`] if no packet can.
+    /// [`ClassError::Never`] if no packet can, [`ClassError::Apart`] if a kind does not go together with flags.
     pub fn new(
         protocol: Option<u8>,
-        ports: Option<Ports>,
+        kind: Option<Kind>,
         flags: Option<Flags>,
     ) -> Result<Self, ClassError> {
         // Refused here rather than compiled: a class that no packet can be in would look like
         // protection.
         let never = |part, why, hint| Err(ClassError::Never { part, why, hint });
-        if let Some(Ports { first, last }) = ports {
-            if first == 0 {
+        match kind {
+            Some(Kind::To(ports)) => ports.check(ClassPart::Ports, protocol)?,
+            Some(Kind::From(ports)) => ports.check(ClassPart::From, protocol)?,
+            Some(Kind::Icmp { .. }) if !matches!(protocol, None | Some(ICMP | ICMPV6)) => {
                 return never(
-                    ClassPart::Ports,
-                    "0 is not a port that packets are sent to",
-                    "ports are 1 to 65535",
+                    ClassPart::Icmp,
+                    "only ICMP and ICMPv6 have such a type",
+                    "leave the type out, or choose icmp or icmpv6",
                 );
             }
-            if first > last {
-                return never(
-                    ClassPart::Ports,
-                    "the range ends before it begins",
-                    "write the lower port first, for instance 1000-2000",
-                );
-            }
-            if !matches!(protocol, None | Some(TCP | UDP)) {
-                return never(
-                    ClassPart::Ports,
-                    "only TCP and UDP have ports",
-                    "leave the port out, or choose tcp or udp",
-                );
-            }
+            _ => {}
         }
-        if let Some(Flags { mask, value }) = flags {
-            if !matches!(protocol, None | Some(TCP)) {
-                return never(
-                    ClassPart::Flags,
-                    "only TCP has flags",
-                    "leave the flags out, or choose tcp",
-                );
-            }
-            if mask == 0 || value & !mask != 0 {
-                return never(
-                    ClassPart::Flags,
-                    "the flags contradict each other",
-                    "name each flag once, for instance syn,!ack",
-                );
-            }
-            // The protocol is filled in, so that `tcp/syn` and `*/syn` are one class and cannot
-            // overlap as two.
-            return Ok(Self { protocol: Some(TCP), ports, flags });
+        let Some(Flags { mask, value }) = flags else {
+            let is_icmp = matches!(kind, Some(Kind::Icmp { .. }));
+            return Ok(Self { protocol: protocol.or(is_icmp.then_some(ICMP)), kind, flags });
+        };
+        if !matches!(kind, None | Some(Kind::To(_))) {
+            return Err(ClassError::Apart { part: ClassPart::Flags });
         }
-        Ok(Self { protocol, ports, flags })
+        if !matches!(protocol, None | Some(TCP)) {
+            return never(
+                ClassPart::Flags,
+                "only TCP has flags",
+                "leave the flags out, or choose tcp",
+            );
+        }
+        if mask == 0 || value & !mask != 0 {
+            return never(
+                ClassPart::Flags,
+                "the flags contradict each other",
+                "name each flag once, for instance syn,!ack",
+            );
+        }
+        // The protocol is filled in, so that `tcp/syn` and `*/syn` are one class and cannot
+        // overlap as two.
+        Ok(Self { protocol: Some(TCP), kind, flags })
     }
 
     /// Whether it is every packet.
@@ -145,8 +222,13 @@ impl Class {
             own.as_ref().is_none_or(|own| other.as_ref().is_some_and(|other| contains(own, other)))
         }
         within(&self.protocol, &other.protocol, |own, other| own == other)
-            && within(&self.ports, &other.ports, Ports::contains)
+            && within(&self.kind, &other.kind, Kind::contains)
             && within(&self.flags, &other.flags, Flags::contains)
+    }
+
+    /// Whether it asks for a port.
+    const fn has_ports(&self) -> bool {
+        matches!(self.kind, Some(Kind::To(_) | Kind::From(_)))
     }
 
     /// Whether a packet can be in both.
@@ -156,30 +238,41 @@ impl Class {
         }
         // Ports without a protocol are of TCP and UDP.
         let ported = |one: &Self, other: &Self| {
-            one.ports.is_none() || matches!(other.protocol, None | Some(TCP | UDP))
+            !one.has_ports() || matches!(other.protocol, None | Some(TCP | UDP))
         };
+        // Later fragments have no flags.
+        let flagged =
+            |one: &Self, other: &Self| one.flags.is_none() || other.kind != Some(Kind::Fragments);
         both(&self.protocol, &other.protocol, |one, other| one == other)
             && ported(self, other)
             && ported(other, self)
-            && both(&self.ports, &other.ports, Ports::overlaps)
+            && flagged(self, other)
+            && flagged(other, self)
+            && both(&self.kind, &other.kind, Kind::overlaps)
             && both(&self.flags, &other.flags, Flags::overlaps)
     }
 
-    /// Whether a packet is in it that has this protocol, destination port (`None` if it has none or is
-    /// a fragment without) and TCP flags (`None` likewise).
-    pub fn matches(&self, protocol: u8, port: Option<u16>, flags: Option<u8>) -> bool {
+    /// Whether a packet is in it.
+    pub fn matches(&self, packet: &Shown) -> bool {
         // Other protocols use these bytes for other things: an ICMP type would be taken for a
-        // port.
-        let ported = matches!(protocol, TCP | UDP);
-        let port = port.filter(|_| ported);
-        let flags = flags.filter(|_| protocol == TCP);
-        self.protocol.is_none_or(|own| own == protocol)
-            && self
-                .ports
-                // A later fragment has no port. Counted to each range, it would use up limits of
-                // ports that it does not go to.
-                .is_none_or(|own| port.is_some_and(|port| (own.first..=own.last).contains(&port)))
+        // port. And a later fragment, counted to each range, would use up limits of ports that it does not go to.
+        let has = |is: bool| is && !packet.later_fragment;
+        let port = |port: Option<u16>| port.filter(|_| has(matches!(packet.protocol, TCP | UDP)));
+        let flags = packet.flags.filter(|_| has(packet.protocol == TCP));
+        let icmp = packet.icmp.filter(|_| has(matches!(packet.protocol, ICMP | ICMPV6)));
+        let within = |own: Ports, port: Option<u16>| {
+            port.is_some_and(|port| (own.first..=own.last).contains(&port))
+        };
+        self.protocol.is_none_or(|own| own == packet.protocol)
             && self.flags.is_none_or(|own| flags.is_some_and(|flags| flags & own.mask == own.value))
+            && self.kind.is_none_or(|own| match own {
+                Kind::To(own) => within(own, port(packet.port)),
+                Kind::From(own) => within(own, port(packet.from)),
+                Kind::Icmp { kind, code } => {
+                    icmp.is_some_and(|[is, of]| is == kind && code.is_none_or(|code| code == of))
+                }
+                Kind::Fragments => packet.later_fragment,
+            })
     }
 
     /// Orders classes as a packet is to try them: the most specific first. Of classes that are used
@@ -189,8 +282,16 @@ impl Class {
             // More flags in the mask are fewer packets, so of two nested conditions the narrower
             // one comes first.
             let flags = class.flags.map_or(0, |flags| flags.mask.count_ones());
-            let ports = class.ports.map_or(u16::MAX, |ports| ports.last - ports.first);
-            (Reverse(flags), ports, Reverse(class.protocol.is_some()))
+            let width = |ports: Option<Ports>| ports.map_or(u16::MAX, |it| it.last - it.first);
+            let (from, to, kind) = match class.kind {
+                Some(Kind::From(ports)) => (Some(ports), None, 0),
+                Some(Kind::To(ports)) => (None, Some(ports), 0),
+                Some(Kind::Icmp { code: Some(_), .. }) => (None, None, 2),
+                Some(Kind::Icmp { .. } | Kind::Fragments) => (None, None, 1),
+                None => (None, None, 0),
+            };
+            let protocol = Reverse(class.protocol.is_some());
+            (Reverse(flags), width(from), width(to), Reverse(kind), protocol)
         };
         // Equal only where they are the same: [`Classes`] searches by this order, and would take
         // one class for another of the same rank.
@@ -213,8 +314,12 @@ impl Class {
             (Some(_), None) | (None, Some(_)) => return true,
             _ => {}
         }
-        match (&self.ports, &other.ports) {
-            (Some(one), Some(other)) => nested(one, other, Ports::contains),
+        match (&self.kind, &other.kind) {
+            // Answers that nobody asked for come from one port, and go to any.
+            (Some(Kind::To(_)), Some(Kind::From(_))) | (Some(Kind::From(_)), Some(Kind::To(_))) => {
+                true
+            }
+            (Some(one), Some(other)) => nested(one, other, Kind::contains),
             _ => true,
         }
     }

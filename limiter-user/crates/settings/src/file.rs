@@ -286,22 +286,33 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
     let byte = entry.target.span().start;
     let whom = entry.target.get_ref().parse::<Selector>();
     let whom = whom.map_err(|error| (byte, Failure::from(error)))?;
-    let proto = entry.proto.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
-    let dport = entry.dport.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
-    let flags = entry.tcp_flags.as_ref().map(|text| (text.get_ref().as_str(), text.span().start));
-    let syn = entry.syn.as_ref().filter(|syn| *syn.get_ref()).map(|syn| syn.span().start);
+    let start = |text: &Option<Spanned<Text>>| text.as_ref().map(|text| text.span().start);
+    fn word(text: &Option<Spanned<Text>>) -> Option<&str> {
+        text.as_ref().map(|text| text.get_ref().0.as_str())
+    }
+    let yes = |is: &Option<Spanned<bool>>| {
+        is.as_ref().filter(|is| *is.get_ref()).map(|is| is.span().start)
+    };
+    let (syn, fragments) = (yes(&entry.syn), yes(&entry.fragments));
     let class = ClassText {
-        proto: proto.map(|(text, _)| text),
-        dport: dport.map(|(text, _)| text),
-        tcp_flags: flags.map(|(text, _)| text),
+        proto: word(&entry.proto),
+        dport: word(&entry.dport),
+        sport: word(&entry.sport),
+        icmp: word(&entry.icmp),
+        fragments: fragments.is_some(),
+        tcp_flags: entry.tcp_flags.as_ref().map(|text| text.get_ref().as_str()),
         syn: syn.is_some(),
     };
-    let (proto, dport) = (proto.map(|(_, at)| at), dport.map(|(_, at)| at));
-    let flags = flags.map(|(_, at)| at).or(syn);
+    let [proto, dport, sport, icmp] =
+        [&entry.proto, &entry.dport, &entry.sport, &entry.icmp].map(start);
+    let flags = entry.tcp_flags.as_ref().map(|text| text.span().start).or(syn);
     let class = class.read().map_err(|error| {
         let blamed = match error.part() {
             Some(ClassPart::Protocol) => proto,
-            Some(ClassPart::Ports) => dport,
+            Some(ClassPart::Ports) => dport.or(sport),
+            Some(ClassPart::From) => sport,
+            Some(ClassPart::Icmp) => icmp,
+            Some(ClassPart::Fragments) => fragments,
             Some(ClassPart::Flags) => flags,
             None => None,
         };
@@ -309,7 +320,7 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
     })?;
     // Flags go before ports, and those before the protocol: classes are most often at odds by what
     // goes first.
-    let told = [flags, dport, proto].into_iter().flatten().next();
+    let told = [flags, sport, dport, icmp, fragments, proto].into_iter().flatten().next();
     Ok((Target { whom, class, aggregate: entry.aggregate }, told.unwrap_or(byte)))
 }
 

@@ -160,6 +160,16 @@ amount_table! {
         /// Only for TCP and UDP packets to this port, or a range such as `1000-2000`.
         #[schemars(with = "Option<NumberOrText>")]
         pub(super) dport: Option<Spanned<Text>>,
+        /// Only for TCP and UDP packets from this port, or a range; with a protocol alone.
+        #[schemars(with = "Option<NumberOrText>")]
+        pub(super) sport: Option<Spanned<Text>>,
+        /// Only for this type of ICMP, or of ICMPv6 with that as the protocol: `8`, or with a code `3/4`.
+        #[schemars(with = "Option<NumberOrText>")]
+        pub(super) icmp: Option<Spanned<Text>>,
+        /// Only for fragments but the first one of each packet; with a protocol alone.
+        #[serde(default)]
+        #[schemars(with = "Option<bool>")]
+        pub(super) fragments: Option<Spanned<bool>>,
         /// Only for TCP packets with these flags, and without those after a `!`: `syn,!ack`.
         #[schemars(with = "Option<String>")]
         pub(super) tcp_flags: Option<Spanned<String>>,

@@ -70,10 +70,12 @@ fn the_default_file_is_the_default() {
     let rate = "100/minute".parse().unwrap();
     let target = "203.0.113.128/25".parse().unwrap();
     let windows = Limit::by(target, Algorithm::SlidingWindow, rate, None).unwrap();
-    assert_eq!(
-        limits,
-        [limit("default", "1000pps", Some(2000)), dns, wide, leased, shared, net, windows]
-    );
+    let default = limit("default", "1000pps", Some(2000));
+    let [fragments, echo, answers] =
+        [("*:fragments", "50pps"), ("icmp:8", "20pps"), ("udp:from-53", "1000pps")]
+            .map(|(class, rate)| limit(&format!("default {class}"), rate, None));
+    let classes = [default, fragments, echo, dns, answers];
+    assert_eq!(limits, [&classes[..], &[wide, leased, shared, net, windows]].concat());
     let denied = in_force.file.lists().iter().filter(|(_, entry)| entry.action == Action::Deny);
     assert_eq!((denied.count(), in_force.file.lists().len()), (2, 3));
 }
@@ -192,6 +194,11 @@ fn limits_may_be_written_in_several_ways() {
         ("syn = true", "tcp/syn,!ack"),
         ("syn = false\nproto = \"tcp\"", "tcp"),
         ("tcp_flags = \"rst\"\ndport = 80", "tcp:80/rst"),
+        ("proto = \"udp\"\nsport = 53", "udp:from-53"),
+        ("icmp = 8", "icmp:8"),
+        ("proto = \"icmpv6\"\nicmp = \"1/4\"", "icmpv6:1/4"),
+        ("fragments = true", "*:fragments"),
+        ("fragments = false\nproto = \"udp\"", "udp"),
     ] {
         let text = format!(
             "[[limit]]\nfor = \"10.0.0.0/8\"\n{conditions}\naggregate = true\nrate = \"5pps\""
@@ -290,6 +297,24 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "5:9",
             "only TCP and UDP",
             "",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nsport = 53\nfragments = true",
+            "5:13",
+            "go with a protocol alone",
+            "set two limits",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nproto = \"tcp\"\nicmp = 8",
+            "5:8",
+            "only ICMP",
+            "icmpv6",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nicmp = \"echo\"",
+            "4:8",
+            "not a type of ICMP",
+            "3/4",
         ),
         (
             "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\ndport = -8",

@@ -15,7 +15,7 @@ use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{Applied, DiffReport, LimitList, LimitRemoved, LimitReport, LimitSet, LimitsImported};
 use model::applying::applying;
-use model::class::TCP;
+use model::class::{Shown, TCP};
 use model::target::source_of;
 use model::{Change, Changes, Class, Classes, Limit, Limits, Target};
 
@@ -251,7 +251,9 @@ fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
         (ordered(present.classes().collect()), ordered(present.classes_after(changes)));
     SESSION.into_iter().find_map(|flags| {
         let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<Limit>| {
-            applying(source, classes.find(TCP, Some(SSH), Some(flags)), classes, limit)
+            let packet =
+                Shown { protocol: TCP, port: Some(SSH), flags: Some(flags), ..Shown::default() };
+            applying(source, classes.find(&packet), classes, limit)
         };
         let before = applying(&before, &|target| present.get(target));
         let after = applying(&after, &|target| {

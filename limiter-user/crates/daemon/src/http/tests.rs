@@ -96,7 +96,7 @@ async fn bad_requests_are_refused_and_change_nothing() {
         ("PUT", "/v1/limits", r#"{"rate":5}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{}}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{"for":"10m","by":"me"}}"#),
-        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"default icmp:8"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"default tcp:icmp"}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1 aggregate"}"#),
         ("PUT", "/v1/limits", "{"),
         ("PUT", "/v1/limits", &long),

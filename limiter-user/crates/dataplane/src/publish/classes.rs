@@ -2,18 +2,18 @@
 
 use model::Invalid;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU64;
 
 use limiter_common::abi::Config;
 use limiter_common::atomic;
 use limiter_common::class::{
-    BANKS, CHAINS_AT, COVERS_ALL, DEFINITIONS_AT, FLAG_GROUPS, FLAGS_AT, MAX_CLASSES, MAX_NESTING,
-    OTHER_TABLE, PROTOCOLS_AT, TABLES, Table, UDP_TABLE, set_entry,
+    BANKS, CHAINS_AT, COVERS_ALL, DEFINITIONS_AT, FIRST_AT, FLAG_GROUPS, FLAGS_AT, FRAGMENTS_AT,
+    HIDDEN_AT, ICMP_TABLE, ICMPV6_TABLE, MAX_CLASSES, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT,
+    TABLES, TCP_SOURCE_TABLE, Table, UDP_SOURCE_TABLE, UDP_TABLE, set_entry,
 };
 
 use super::super::memory::Elements;
 use super::super::{Error, kernel};
-use model::class::{Class, Classes, Flags, Ports, TCP, UDP};
+use model::class::{Class, Classes, Flags, ICMP, ICMPV6, Kind, Ports, Shown, TCP, UDP};
 
 /// The limits of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,16 +164,29 @@ fn groups(classes: &Classes) -> Vec<(u8, Vec<Flags>)> {
     groups
 }
 
-/// A class as eight bytes, which are never all zero.
+/// Protocols whose packets can hide what a class asks for, in fragments.
+const WITH_HEADERS: [u8; 4] = [ICMP, TCP, UDP, ICMPV6];
+
+/// A class as a word that is never zero.
 fn encode(class: &Class) -> u64 {
+    let [mask, value] = class.flags.map_or([0, 0], |flags| [flags.mask, flags.value]);
+    let range = |ports: Ports| {
+        let ([a, b], [c, d]) = (ports.first.to_le_bytes(), ports.last.to_le_bytes());
+        [a, b, c, d]
+    };
+    let (kind, [a, b, c, d]) = match class.kind {
+        None => (0, [0; 4]),
+        Some(Kind::To(ports)) => (1, range(ports)),
+        Some(Kind::From(ports)) => (2, range(ports)),
+        Some(Kind::Icmp { kind, code: None }) => (3, [kind, 0, 0, 0]),
+        Some(Kind::Icmp { kind, code: Some(code) }) => (4, [kind, code, 0, 0]),
+        Some(Kind::Fragments) => (5, [0; 4]),
+    };
     // The highest bit is always set: in the maps 0 stands for a number without a class.
     let known = u8::from(class.protocol.is_some())
-        | u8::from(class.ports.is_some()) << 1
-        | u8::from(class.flags.is_some()) << 2
+        | u8::from(class.flags.is_some()) << 1
+        | kind << 2
         | 1 << 7;
-    let [a, b] = class.ports.map_or([0, 0], |ports| ports.first.to_le_bytes());
-    let [c, d] = class.ports.map_or([0, 0], |ports| ports.last.to_le_bytes());
-    let [mask, value] = class.flags.map_or([0, 0], |flags| [flags.mask, flags.value]);
     u64::from_le_bytes([known, class.protocol.unwrap_or(0), a, b, c, d, mask, value])
 }
 
@@ -181,31 +194,31 @@ fn encode(class: &Class) -> u64 {
 fn decode(word: u64) -> Option<Class> {
     let [known, protocol, a, b, c, d, mask, value] = word.to_le_bytes();
     let has = |bit: u8| known & 1 << bit != 0;
+    let ports = Ports { first: u16::from_le_bytes([a, b]), last: u16::from_le_bytes([c, d]) };
+    let kind = match known >> 2 & 7 {
+        0 => None,
+        1 => Some(Kind::To(ports)),
+        2 => Some(Kind::From(ports)),
+        3 => Some(Kind::Icmp { kind: a, code: None }),
+        4 => Some(Kind::Icmp { kind: a, code: Some(b) }),
+        5 => Some(Kind::Fragments),
+        _ => return None,
+    };
     let protocol = has(0).then_some(protocol);
-    let (first, last) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    let ports = has(1).then_some(Ports { first, last });
-    let flags = has(2).then_some(Flags { mask, value });
-    if has(7) { Class::new(protocol, ports, flags).ok() } else { None }
+    let flags = has(1).then_some(Flags { mask, value });
+    if has(7) { Class::new(protocol, kind, flags).ok() } else { None }
 }
 
-/// Fills a table with the class of each port.
-fn fill(
-    table: &Table,
-    classes: &Classes,
-    id: impl Fn(Class) -> u8,
-    protocol: u8,
-    flags: Option<u8>,
-) {
-    // The class changes only where a range begins or ends.
-    let ranges = classes.iter().filter_map(|class| class.ports);
+/// Fills a table that changes only where one of `ranges` begins or ends.
+fn fill(table: &Table, ranges: impl Iterator<Item = (u16, u16)>, class_of: impl Fn(u16) -> u8) {
     let mut starts: BTreeSet<u32> = [0].into();
-    for ports in ranges {
-        starts.extend([u32::from(ports.first), u32::from(ports.last) + 1]);
+    for (first, last) in ranges {
+        starts.extend([u32::from(first), u32::from(last) + 1]);
     }
     let ends = starts.iter().skip(1).copied().chain([65_536]);
     for (start, end) in starts.iter().copied().zip(ends) {
-        let Ok(port) = u16::try_from(start) else { break };
-        let class = id(classes.find(protocol, Some(port), flags));
+        let Ok(first) = u16::try_from(start) else { break };
+        let class = class_of(first);
         let mut at = start;
         while at < end {
             // Eight entries in a store: a table has 65,536, nearly all alike.
@@ -240,8 +253,7 @@ impl ClassTables {
         };
         let words = &self.bank(bank)[OTHER_TABLE as usize][DEFINITIONS_AT as usize / 8..];
         let known = (0u8..).zip(words.iter().take(MAX_CLASSES as usize + 1));
-        let ids = known
-            .filter_map(|(id, word): (u8, &AtomicU64)| Some((decode(atomic::load(word))?, id)));
+        let ids = known.filter_map(|(id, word)| Some((decode(atomic::load(word))?, id)));
         ClassUse { ids: ids.collect(), ..ClassUse::default() }
     }
 
@@ -269,11 +281,47 @@ impl ClassTables {
     fn write(&self, bank: u64, classes: &Classes, used: &ClassUse) {
         let tables = self.bank(bank);
         let id = |class: Class| used.id(&class).unwrap_or(0);
+        let found = |packet: Shown| id(classes.find(&packet));
+        let ports = || {
+            classes.iter().filter_map(|class| match class.kind {
+                Some(Kind::To(ports)) => Some((ports.first, ports.last)),
+                _ => None,
+            })
+        };
+        let to = |protocol, port, flags| {
+            found(Shown { protocol, port: Some(port), flags, ..Shown::default() })
+        };
         let groups = groups(classes);
         for ((flags, _), table) in groups.iter().zip(tables) {
-            fill(table, classes, id, TCP, Some(*flags));
+            fill(table, ports(), |port| to(TCP, port, Some(*flags)));
         }
-        fill(&tables[UDP_TABLE as usize], classes, id, UDP, None);
+        fill(&tables[UDP_TABLE as usize], ports(), |port| to(UDP, port, None));
+        let froms = || {
+            classes.iter().filter_map(|class| match class.kind {
+                Some(Kind::From(ports)) => Some((class, ports)),
+                _ => None,
+            })
+        };
+        for (protocol, table) in [(TCP, TCP_SOURCE_TABLE), (UDP, UDP_SOURCE_TABLE)] {
+            let ranges = froms().map(|(_, ports)| (ports.first, ports.last));
+            fill(&tables[table as usize], ranges, |port| {
+                let packet = Shown { protocol, from: Some(port), ..Shown::default() };
+                let class = froms().find(|(class, _)| class.matches(&packet));
+                class.map_or(0, |(class, _)| id(class))
+            });
+        }
+        for (protocol, table) in [(ICMP, ICMP_TABLE), (ICMPV6, ICMPV6_TABLE)] {
+            let ranges = classes.iter().filter_map(|class| match class.kind {
+                Some(Kind::Icmp { kind, code }) => Some((
+                    u16::from_be_bytes([kind, code.unwrap_or(0)]),
+                    u16::from_be_bytes([kind, code.unwrap_or(u8::MAX)]),
+                )),
+                _ => None,
+            });
+            fill(&tables[table as usize], ranges, |word| {
+                found(Shown { protocol, icmp: Some(word.to_be_bytes()), ..Shown::default() })
+            });
+        }
         let other = &tables[OTHER_TABLE as usize];
         for flags in 0..=u8::MAX {
             let fulfilled = fulfilled(classes, flags);
@@ -282,8 +330,12 @@ impl ClassTables {
             set_entry(other, FLAGS_AT + u32::from(flags), group.unwrap_or(0) as u8);
         }
         for protocol in 0..=u8::MAX {
-            let class = id(classes.find(protocol, None, None));
-            set_entry(other, PROTOCOLS_AT + u32::from(protocol), class);
+            let [whole, fragment] = [false, true].map(|later_fragment| {
+                found(Shown { protocol, later_fragment, ..Shown::default() })
+            });
+            // The strictest one, where that is to be, once the limits are known: see `hide`.
+            set_entry(other, PROTOCOLS_AT + u32::from(protocol), whole);
+            set_entry(other, FRAGMENTS_AT + u32::from(protocol), fragment);
         }
         let asked = |class: Class| {
             let id = id(class);
@@ -297,10 +349,23 @@ impl ClassTables {
                 let at = CHAINS_AT + number * MAX_NESTING + step;
                 set_entry(other, at, chain.next().unwrap_or(0));
             }
+            let goes_first = class.is_some_and(|class| class.flags.is_some());
+            set_entry(other, FIRST_AT + number, u8::from(goes_first));
             // The kernel does not read it. A later daemon does, which knows the classes from the
             // maps alone.
             let definition = class.map_or(0, |class| encode(&class));
             atomic::store(&other[(DEFINITIONS_AT / 8 + number) as usize], definition);
+        }
+    }
+
+    /// Puts packets that hide what they are into the class that `strictest` tells for their protocol, or for any.
+    pub(super) fn hide(&self, config: &Config, strictest: impl Fn(Option<u8>) -> u8) {
+        let Some(bank) = atomic::load(&config.classes).checked_sub(1) else { return };
+        // Packets are judged by this bank meanwhile, each by the former byte or by the new one.
+        let other = &self.bank(bank)[OTHER_TABLE as usize];
+        set_entry(other, HIDDEN_AT, strictest(None));
+        for protocol in WITH_HEADERS {
+            set_entry(other, PROTOCOLS_AT + u32::from(protocol), strictest(Some(protocol)));
         }
     }
 }

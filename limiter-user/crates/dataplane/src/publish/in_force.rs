@@ -5,7 +5,7 @@ use std::iter;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use limiter_common::abi::{Policy, UNLIMITED_SLOT};
+use limiter_common::abi::{Policy, Terms, UNLIMITED_SLOT};
 use limiter_common::class::ANY;
 use limiter_common::gate::MAX_GATE;
 
@@ -14,6 +14,7 @@ use super::classes::ClassUse;
 use super::shadows::{ShadowLimit, Shadows};
 use super::slots::PolicySlots;
 use super::{Key, family, note};
+use model::class::Kind;
 use model::compile::decompile;
 use model::target::prefixes_of;
 use model::{Class, Limit, Target};
@@ -102,6 +103,36 @@ impl InForce {
             Some(shadow) => shadow.own,
             None => self.targets.get(key).and_then(|slot| self.policy(*slot)),
         }
+    }
+
+    /// The class with the slowest limit for everyone, of those that a packet can be in which hides all but its protocol,
+    /// or that too. Of some with none, the most specific one: its sources with limits have those.
+    pub(super) fn strictest(&self, protocol: Option<u8>) -> u8 {
+        let Ok(classes) = self.classes.classes() else { return ANY as u8 };
+        let packet = Class { protocol, ..Class::ANY };
+        // Fragments of IPv6 hide their protocol behind further headers.
+        let can_be = |class: &Class| {
+            class.overlaps(&packet) && (protocol.is_none() || class.kind != Some(Kind::Fragments))
+        };
+        let ids = classes.iter().filter(can_be).filter_map(|class| self.classes.id(&class));
+        let rates = ids.chain([ANY as u8]).map(|id| (self.rate(id), id));
+        rates.min_by(|(one, _), (other, _)| one.total_cmp(other)).map_or(ANY as u8, |(_, id)| id)
+    }
+
+    /// How fast a class's limit for everyone is, packets a second: infinite, if there is none.
+    fn rate(&self, class: u8) -> f64 {
+        let policy = self.own(&Key::everyone(class)).filter(|it| it.flags & Policy::OBSERVE == 0);
+        let Some(policy) = policy else { return f64::INFINITY };
+        let rate = |terms: Terms| {
+            let rate = terms.rate as f64 / terms.period_ns.max(1) as f64 * 1e9;
+            match terms.unit {
+                Terms::PACKETS => rate,
+                // Whole frames: of what is smaller, more pass.
+                Terms::BYTES => rate / 1514.0,
+                _ => f64::INFINITY,
+            }
+        };
+        rate(policy.first_terms).min(rate(policy.second_terms))
     }
 
     /// What applies where a key is: its own policy, or that of the longest prefix around it.

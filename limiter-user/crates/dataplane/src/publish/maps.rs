@@ -21,7 +21,7 @@ use model::Changes;
 pub(super) struct PolicyMaps {
     pub(super) each: SourceMaps<ClassPlace, u32>,
     pub(super) shared: SharedMaps,
-    tables: Arc<ClassTables>,
+    pub(super) tables: Arc<ClassTables>,
     /// How many single sources there is room for.
     max_exact: usize,
 }

@@ -358,7 +358,7 @@ impl Publisher {
     }
 
     /// Spares packets a look at what is not there, once the maps are as [`InForce`] says: policies with a smaller gate,
-    /// and keys of a kind that no limit has.
+    /// and keys of a kind that no limit has. And tells what is to become of packets that hide what they are.
     fn settle(&self, config: &Config) {
         let known = newcomers(config);
         let gate = self.in_force.slots.least_gate(known.group_slot());
@@ -374,6 +374,7 @@ impl Publisher {
         let absent =
             kinds.iter().filter(|(count, _)| *count == 0).fold(0, |all, (_, kind)| all | kind);
         atomic::store(&config.absent, absent);
+        self.maps.tables.hide(config, |protocol| self.in_force.strictest(protocol));
     }
 
     /// The classes that there are after `changes`, for which there is room.

@@ -11,6 +11,12 @@ pub enum ClassPart {
     Ports,
     /// The TCP flags.
     Flags,
+    /// The source ports.
+    From,
+    /// Type and code of ICMP.
+    Icmp,
+    /// That it is a later fragment.
+    Fragments,
 }
 
 /// Why a class was refused.
@@ -33,6 +39,18 @@ pub enum ClassError {
     Flag {
         /// What was read.
         input: String,
+    },
+    /// No type of ICMP.
+    #[error("{input:?} is not a type of ICMP")]
+    Icmp {
+        /// What was read.
+        input: String,
+    },
+    /// Conditions that do not go together.
+    #[error("source ports, a type of ICMP and fragments go with a protocol alone")]
+    Apart {
+        /// One of them.
+        part: ClassPart,
     },
     /// No packet can be in it.
     #[error("no packet can match: {why}")]
@@ -77,6 +95,8 @@ impl ClassError {
             Self::Protocol { .. } => Some(ClassPart::Protocol),
             Self::Ports { .. } => Some(ClassPart::Ports),
             Self::Flag { .. } => Some(ClassPart::Flags),
+            Self::Icmp { .. } => Some(ClassPart::Icmp),
+            Self::Apart { part } => Some(*part),
             Self::Never { part, .. } => Some(*part),
             // These are about two classes or more, so no single key of a file is to blame.
             Self::Overlap { .. } | Self::TooMany { .. } | Self::TooDeep { .. } => None,
@@ -95,6 +115,10 @@ impl ClassError {
                 "flags are fin, syn, rst, psh, ack, urg, ece and cwr, with ! for \"not set\": syn,!ack"
                     .into()
             }
+            Self::Icmp { .. } => {
+                "write a type such as 8, or a type and a code such as 3/4, each 0 to 255".into()
+            }
+            Self::Apart { .. } => "leave out the other conditions, or set two limits".into(),
             Self::Never { hint, .. } => (*hint).into(),
             Self::Overlap { .. } => {
                 "choose conditions that exclude each other, or of which one includes the other; \

@@ -22,6 +22,13 @@ fn classes_are_read_and_written() {
         ("*:53", "*:53"),
         ("*:53/syn", "tcp:53/syn"),
         ("any", "any"),
+        ("udp:from-53", "udp:from-53"),
+        ("*:from-1000-2000", "*:from-1000-2000"),
+        ("icmp:8", "icmp:8"),
+        ("1:3/4", "icmp:3/4"),
+        ("icmpv6:128/0", "icmpv6:128/0"),
+        ("udp:fragments", "udp:fragments"),
+        ("*:fragments", "*:fragments"),
     ] {
         assert_eq!(class(text).to_string(), written, "{text}");
         assert_eq!(class(written), class(text), "{text}");
@@ -48,7 +55,14 @@ fn what_is_no_class_is_refused_with_a_remedy() {
         ("tcp:0", "0 is not a port", ClassPart::Ports),
         ("tcp:0-1023", "0 is not a port", ClassPart::Ports),
         ("tcp:443-80", "ends before", ClassPart::Ports),
-        ("icmp:8", "only TCP and UDP have ports", ClassPart::Ports),
+        ("icmp:256", "not a type of ICMP", ClassPart::Icmp),
+        ("icmp:8/", "not a type of ICMP", ClassPart::Icmp),
+        ("icmp:8/0/0", "not a type of ICMP", ClassPart::Icmp),
+        ("sctp:from-80", "only TCP and UDP have ports", ClassPart::From),
+        ("udp:from-", "neither a port", ClassPart::Ports),
+        ("udp:from-0", "0 is not a port", ClassPart::From),
+        ("tcp:from-80/syn", "go with a protocol alone", ClassPart::Flags),
+        ("tcp:fragments/syn", "go with a protocol alone", ClassPart::Flags),
         ("sctp:80", "only TCP and UDP have ports", ClassPart::Ports),
         ("udp/syn", "only TCP has flags", ClassPart::Flags),
         ("tcp/", "not a TCP flag", ClassPart::Flags),
@@ -64,44 +78,77 @@ fn what_is_no_class_is_refused_with_a_remedy() {
     }
     let both = ClassText { syn: true, tcp_flags: Some("rst"), ..ClassText::default() };
     assert!(both.read().unwrap_err().to_string().contains("short for"));
+    let dports = ClassText { icmp: Some("8"), dport: Some("8"), ..ClassText::default() };
+    assert_eq!(dports.read().unwrap_err().part(), Some(ClassPart::Icmp));
+    let udp = ClassText { icmp: Some("8"), proto: Some("udp"), ..ClassText::default() };
+    assert!(udp.read().unwrap_err().to_string().contains("only ICMP and ICMPv6"));
+    let echo = ClassText { icmp: Some("8"), ..ClassText::default() };
+    assert_eq!(echo.read().unwrap(), class("icmp:8"));
     let outside = Flags { mask: 0b10, value: 0b11 };
     assert!(Class::new(None, None, Some(outside)).is_err());
+}
+
+/// A packet to a port, from 4000.
+fn to(protocol: u8, port: Option<u16>, flags: Option<u8>) -> Shown {
+    Shown { protocol, port, flags, from: port.map(|_| 4000), ..Shown::default() }
+}
+
+fn icmp(protocol: u8, kind: u8, code: u8) -> Shown {
+    Shown { protocol, icmp: Some([kind, code]), ..Shown::default() }
+}
+
+fn fragment(protocol: u8) -> Shown {
+    Shown { later_fragment: true, ..to(protocol, Some(53), Some(2)) }
 }
 
 #[test]
 fn packets_match_by_what_is_known_of_them() {
     let dns = class("*:53");
-    assert!(dns.matches(UDP, Some(53), None) && dns.matches(TCP, Some(53), Some(2)));
-    assert!(!dns.matches(UDP, Some(54), None));
-    assert!(!dns.matches(UDP, None, None), "a fragment has no port");
+    assert!(dns.matches(&to(UDP, Some(53), None)) && dns.matches(&to(TCP, Some(53), Some(2))));
+    assert!(!dns.matches(&to(UDP, Some(54), None)));
+    assert!(!dns.matches(&to(UDP, None, None)) && !dns.matches(&fragment(UDP)));
     // An ICMP type is no port.
-    assert!(!dns.matches(1, Some(53), None));
+    assert!(!dns.matches(&to(1, Some(53), None)));
     let syn = class("tcp/syn,!ack");
-    assert!(syn.matches(TCP, Some(80), Some(0b00_0010)));
-    assert!(syn.matches(TCP, Some(80), Some(0b10_0010)));
-    assert!(!syn.matches(TCP, Some(80), Some(0b01_0010)));
-    assert!(!syn.matches(TCP, None, None) && !syn.matches(UDP, Some(80), Some(2)));
-    assert!(class("udp").matches(UDP, None, None) && class("47").matches(47, None, None));
-    assert!(Class::ANY.matches(0, None, None));
+    assert!(syn.matches(&to(TCP, Some(80), Some(0b00_0010))));
+    assert!(syn.matches(&to(TCP, Some(80), Some(0b10_0010))));
+    assert!(!syn.matches(&to(TCP, Some(80), Some(0b01_0010))));
+    assert!(!syn.matches(&to(TCP, None, None)) && !syn.matches(&to(UDP, Some(80), Some(2))));
+    assert!(!syn.matches(&fragment(TCP)));
+    assert!(class("udp").matches(&to(UDP, None, None)) && class("47").matches(&to(47, None, None)));
+    assert!(class("udp").matches(&fragment(UDP)) && class("*:fragments").matches(&fragment(50)));
+    assert!(!class("udp:fragments").matches(&to(UDP, None, None)));
+    assert!(class("udp:from-4000").matches(&to(UDP, Some(53), None)));
+    assert!(!class("tcp:from-4000").matches(&to(UDP, Some(53), None)));
+    assert!(class("icmp:3").matches(&icmp(1, 3, 4)) && !class("icmp:3/1").matches(&icmp(1, 3, 4)));
+    assert!(
+        !class("icmp:3").matches(&icmp(58, 3, 4)) && !class("icmp:3").matches(&to(1, None, None))
+    );
+    assert!(Class::ANY.matches(&Shown::default()));
 }
 
 #[test]
 fn a_packet_is_in_the_most_specific_class() {
-    let used = ["tcp", "udp", "*:53", "tcp:50-60", "tcp:53", "tcp/syn", "tcp/syn,!ack", "icmp"];
-    let classes = Classes::new(used.map(class)).unwrap();
-    for (protocol, port, flags, found) in [
-        (TCP, Some(53), Some(0x10), "tcp:53"),
-        (TCP, Some(53), Some(0x02), "tcp/syn,!ack"),
-        (TCP, Some(53), Some(0x12), "tcp/syn"),
-        (TCP, Some(54), Some(0x10), "tcp:50-60"),
-        (TCP, None, None, "tcp"),
-        (UDP, Some(53), None, "*:53"),
-        (UDP, Some(54), None, "udp"),
-        (1, Some(53), None, "icmp"),
-        (50, None, None, "any"),
+    let used = "tcp udp *:53 tcp:50-60 tcp:53 tcp/syn tcp/syn,!ack icmp icmp:3/4 *:from-4000 udp:fragments";
+    let used = used.split(' ').collect::<Vec<_>>();
+    let classes = Classes::new(used.into_iter().map(class)).unwrap();
+    for (packet, found) in [
+        (to(TCP, Some(53), Some(0x10)), "*:from-4000"),
+        (Shown { from: Some(1), ..to(TCP, Some(53), Some(0x10)) }, "tcp:53"),
+        (to(TCP, Some(53), Some(0x02)), "tcp/syn,!ack"),
+        (to(TCP, Some(53), Some(0x12)), "tcp/syn"),
+        (Shown { from: Some(1), ..to(TCP, Some(54), Some(0x10)) }, "tcp:50-60"),
+        (to(TCP, None, None), "tcp"),
+        (fragment(TCP), "tcp"),
+        (Shown { from: None, ..to(UDP, Some(53), None) }, "*:53"),
+        (Shown { from: None, ..to(UDP, Some(54), None) }, "udp"),
+        (fragment(UDP), "udp:fragments"),
+        (to(1, Some(53), None), "icmp"),
+        (icmp(1, 3, 4), "icmp:3/4"),
+        (icmp(1, 3, 3), "icmp"),
+        (to(50, None, None), "any"),
     ] {
-        let text = classes.find(protocol, port, flags).to_string();
-        assert_eq!(text, found, "{protocol} {port:?} {flags:?}");
+        assert_eq!(classes.find(&packet).to_string(), found, "{packet:?}");
     }
     let chain =
         |text: &str| classes.chain(class(text)).map(|class| class.to_string()).collect::<Vec<_>>();
@@ -120,6 +167,7 @@ fn classes_that_nothing_orders_are_refused() {
         ("tcp/syn", "tcp/ack"),
         ("tcp/syn", "tcp:80/rst"),
         ("tcp:50-60/syn", "tcp:55-65/syn"),
+        ("udp:from-1-10", "*:from-5-20"),
     ] {
         for (old, new) in [(old, new), (new, old)].map(|(a, b)| (class(a), class(b))) {
             let mut classes = Classes::new([class("icmp"), old]).unwrap();
@@ -138,6 +186,10 @@ fn classes_that_nothing_orders_are_refused() {
         ("tcp:50-60/syn", "tcp:55-65/syn,!ack"),
         ("tcp:50-60", "tcp:55-65/syn"),
         ("*:50-60", "icmp"),
+        ("udp:from-1-10", "udp:5-20"),
+        ("tcp:from-1-10", "tcp/syn"),
+        ("udp:fragments", "*:1-10"),
+        ("icmp:3", "icmp:3/4"),
     ] {
         Classes::new([one, other].map(class)).unwrap();
     }
@@ -164,35 +216,48 @@ fn classes_are_bounded() {
 }
 
 fn any_class() -> impl Strategy<Value = Class> {
-    let protocol = prop::option::of(prop::sample::select(vec![1, TCP, UDP]));
-    let ports = prop::option::of(
-        (1u16..12, 0u16..6).prop_map(|(first, more)| Ports { first, last: first + more }),
-    );
+    let ports =
+        || (1u16..12, 0u16..6).prop_map(|(first, more)| Ports { first, last: first + more });
     let flags = prop::option::of(
         (1u8..8, 0u8..8).prop_map(|(mask, value)| Flags { mask, value: value & mask }),
     );
-    (protocol, ports, flags).prop_filter_map("no packet matches", |(protocol, ports, flags)| {
-        Class::new(protocol, ports, flags).ok()
-    })
+    let kind = prop_oneof![
+        2 => ports().prop_map(Kind::To),
+        1 => ports().prop_map(Kind::From),
+        1 => (0u8..3, prop::option::of(0u8..3)).prop_map(|(kind, code)| Kind::Icmp { kind, code }),
+        1 => Just(Kind::Fragments),
+    ];
+    let protocol = prop::option::of(prop::sample::select(vec![ICMP, TCP, UDP, ICMPV6]));
+    (protocol, prop::option::of(kind), flags)
+        .prop_filter_map("no packet matches", |(protocol, kind, flags)| {
+            Class::new(protocol, kind, flags).ok()
+        })
 }
 
 /// Every packet that the classes above tell apart.
-fn packets() -> impl Iterator<Item = (u8, Option<u16>, Option<u8>)> {
-    let ports = || (1..18).map(Some).chain([None]);
-    let tcp = ports().flat_map(|port| {
-        let flags = (0..8).map(Some).chain([None]);
-        flags.map(move |flags| (TCP, port, flags))
+fn packets() -> impl Iterator<Item = Shown> {
+    let ports = || {
+        let known = (1..18).flat_map(|from| (1..18).map(move |port| Some((from, port))));
+        known.chain([None]).map(|ports| (ports.map(|it| it.0), ports.map(|it| it.1)))
+    };
+    let of = |protocol| move |(from, port)| Shown { protocol, from, port, ..Shown::default() };
+    let tcp = ports().map(of(TCP)).flat_map(|packet| {
+        let flags = packet.port.map_or(vec![None], |_| (0..8).map(Some).collect());
+        flags.into_iter().map(move |flags| Shown { flags, ..packet })
     });
-    tcp.chain(ports().map(|port| (UDP, port, None))).chain([(1, None, None), (50, None, None)])
+    let types = [ICMP, ICMPV6].into_iter().flat_map(|protocol| {
+        let known = (0..3).flat_map(move |kind| (0..3).map(move |code| icmp(protocol, kind, code)));
+        known.chain([to(protocol, None, None)])
+    });
+    let fragments = [ICMP, TCP, UDP, ICMPV6, 50].map(fragment);
+    tcp.chain(ports().map(of(UDP))).chain(types).chain(fragments).chain([to(50, None, None)])
 }
 
 proptest! {
     #[test]
     fn containing_and_overlapping_are_what_packets_say(one in any_class(), other in any_class()) {
-        let both = |(protocol, port, flags)| {
-            (one.matches(protocol, port, flags), other.matches(protocol, port, flags))
-        };
-        let found: Vec<_> = packets().map(both).collect();
+        let found: Vec<_> =
+            packets().map(|packet| (one.matches(&packet), other.matches(&packet))).collect();
         prop_assert_eq!(one.overlaps(&other), found.contains(&(true, true)));
         prop_assert_eq!(other.overlaps(&one), one.overlaps(&other));
         if one.contains(&other) {
@@ -211,16 +276,16 @@ proptest! {
                 prop_assert_eq!(&classes, &before);
             }
         }
-        for (protocol, port, flags) in packets() {
-            let found = classes.find(protocol, port, flags);
-            let matching = classes.iter().filter(|class| class.matches(protocol, port, flags));
+        for packet in packets() {
+            let found = classes.find(&packet);
+            let matching = classes.iter().filter(|class| class.matches(&packet));
             for class in matching {
                 // What goes first is not wider in anything that was decided before.
                 prop_assert!(found == class || !found.contains(&class), "{} {}", found, class);
             }
             let chain: Vec<_> = classes.chain(found).collect();
             prop_assert!(chain.len() <= MAX_NESTED + 1);
-            prop_assert!(chain.iter().all(|wider| wider.matches(protocol, port, flags)));
+            prop_assert!(chain.iter().all(|wider| wider.matches(&packet)));
             prop_assert_eq!((chain[0], chain.last().copied()), (found, Some(Class::ANY)));
         }
     }

@@ -1,11 +1,12 @@
-//! Classes as text: `udp:53`, `tcp:80-443`, `tcp/syn,!ack`, `icmp`, `47`, `*:53`.
+//! Classes as text: `udp:53`, `tcp:80-443`, `tcp/syn,!ack`, `icmp`, `47`, `*:53`, `udp:from-53`, `icmp:3/4`,
+//! `udp:fragments`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Class, ClassError, Flags, Ports};
+use super::{Class, ClassError, ClassPart, Flags, ICMP, ICMPV6, Kind, Ports};
 
 /// Protocols that have a name.
 // A table of its own, not /etc/protocols: a file of limits must mean the same on each host of a
@@ -35,6 +36,10 @@ const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"
 
 /// What every packet is called.
 const ANY: &str = "any";
+/// What stands before source ports.
+const FROM: &str = "from-";
+/// What later fragments are called.
+const FRAGMENTS: &str = "fragments";
 
 /// The conditions of a class as options and files have them, each by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +48,12 @@ pub struct ClassText<'a> {
     pub proto: Option<&'a str>,
     /// A port, or a range such as `1000-2000`.
     pub dport: Option<&'a str>,
+    /// A source port, or a range.
+    pub sport: Option<&'a str>,
+    /// A type of ICMP such as `8`, or type and code such as `3/4`.
+    pub icmp: Option<&'a str>,
+    /// Later fragments.
+    pub fragments: bool,
     /// Flags such as `syn,!ack`.
     pub tcp_flags: Option<&'a str>,
     /// Short for the flags `syn,!ack`.
@@ -56,13 +67,12 @@ impl ClassText<'_> {
     /// If one cannot be read, or no packet fulfils all; [`ClassError::part`] tells which is to blame.
     pub fn read(&self) -> Result<Class, ClassError> {
         let protocol = self.proto.map(protocol).transpose()?;
-        let ports = self.dport.map(str::parse).transpose()?;
         let flags = match self.tcp_flags {
             // Refused even where both say the same: which of them an operator believes in cannot
             // be known.
             Some(_) if self.syn => {
                 return Err(ClassError::Never {
-                    part: super::ClassPart::Flags,
+                    part: ClassPart::Flags,
                     why: "syn is short for the flags syn,!ack, and others are given too",
                     hint: "give one of the two",
                 });
@@ -70,8 +80,33 @@ impl ClassText<'_> {
             Some(flags) => Some(flags.parse()?),
             None => self.syn.then_some(Flags::SYN),
         };
-        Class::new(protocol, ports, flags)
+        let to = self.dport.map(|text| Ok((ClassPart::Ports, Kind::To(text.parse()?))));
+        let from = self.sport.map(|text| Ok((ClassPart::From, Kind::From(text.parse()?))));
+        let icmp = self.icmp.map(|text| Ok((ClassPart::Icmp, icmp(text)?)));
+        let fragments = self.fragments.then_some(Ok((ClassPart::Fragments, Kind::Fragments)));
+        let mut kind = None;
+        for next in [to, from, icmp, fragments].into_iter().flatten() {
+            let (part, next) = next?;
+            if kind.replace(next).is_some() {
+                return Err(ClassError::Apart { part });
+            }
+        }
+        Class::new(protocol, kind, flags)
     }
+}
+
+/// Reads a type of ICMP, and perhaps a code.
+fn icmp(input: &str) -> Result<Kind, ClassError> {
+    let number = |text: &str| {
+        let text = text.trim();
+        text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let (kind, code) = match input.split_once('/') {
+        Some((kind, code)) => (number(kind), number(code).map(Some)),
+        None => (number(input), Some(None)),
+    };
+    let kind = kind.zip(code).map(|(kind, code)| Kind::Icmp { kind, code });
+    kind.ok_or_else(|| ClassError::Icmp { input: input.into() })
 }
 
 fn protocol(input: &str) -> Result<u8, ClassError> {
@@ -116,7 +151,7 @@ impl FromStr for Flags {
             // `syn,syn` is harmless and passes. `syn,!syn` would match nothing for ever.
             if before.mask & bit != 0 && (before.value & bit != 0) != set || is != set {
                 return Err(ClassError::Never {
-                    part: super::ClassPart::Flags,
+                    part: ClassPart::Flags,
                     why: "the flags contradict each other",
                     hint: "name each flag once, for instance syn,!ack",
                 });
@@ -151,15 +186,20 @@ impl fmt::Display for Flags {
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.protocol {
-            None if self.ports.is_none() => f.write_str(ANY)?,
+            None if self.kind.is_none() => f.write_str(ANY)?,
             None => f.write_str("*")?,
             Some(number) => match PROTOCOLS.iter().find(|(_, named)| *named == number) {
                 Some((name, _)) => f.write_str(name)?,
                 None => write!(f, "{number}")?,
             },
         }
-        if let Some(ports) = self.ports {
-            write!(f, ":{ports}")?;
+        match self.kind {
+            Some(Kind::To(ports)) => write!(f, ":{ports}")?,
+            Some(Kind::From(ports)) => write!(f, ":{FROM}{ports}")?,
+            Some(Kind::Icmp { kind, code: None }) => write!(f, ":{kind}")?,
+            Some(Kind::Icmp { kind, code: Some(code) }) => write!(f, ":{kind}/{code}")?,
+            Some(Kind::Fragments) => write!(f, ":{FRAGMENTS}")?,
+            None => {}
         }
         if let Some(flags) = self.flags {
             write!(f, "/{flags}")?;
@@ -186,7 +226,18 @@ impl FromStr for Class {
         // A star stands for "TCP and UDP" and so needs a port. Alone it would read like `any`, and
         // be two protocols.
         let proto = (name != "*" || ports.is_none()).then_some(name);
-        ClassText { proto, dport: ports, tcp_flags: flags, syn: false }.read()
+        let mut text = ClassText { proto, tcp_flags: flags, ..ClassText::default() };
+        let is_icmp = matches!(protocol(name), Ok(ICMP | ICMPV6));
+        match ports {
+            Some(FRAGMENTS) => text.fragments = true,
+            Some(ports) if ports.starts_with(FROM) => text.sport = ports.strip_prefix(FROM),
+            // With the code, which looks like flags.
+            Some(_) if is_icmp => {
+                (text.icmp, text.tcp_flags) = (input.split_once(':').map(|(_, kind)| kind), None);
+            }
+            ports => text.dport = ports,
+        }
+        text.read()
     }
 }
 

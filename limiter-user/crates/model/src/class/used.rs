@@ -1,6 +1,6 @@
 //! The classes that limits are for.
 
-use super::{Class, ClassError};
+use super::{Class, ClassError, Shown};
 
 /// Different classes in use at the most, beside [`Class::ANY`].
 pub const MAX_CLASSES: usize = 64;
@@ -73,8 +73,8 @@ impl Classes {
     }
 
     /// The class of a packet; see [`Class::matches`].
-    pub fn find(&self, protocol: u8, port: Option<u16>, flags: Option<u8>) -> Class {
-        self.iter().find(|class| class.matches(protocol, port, flags)).unwrap_or(Class::ANY)
+    pub fn find(&self, packet: &Shown) -> Class {
+        self.iter().find(|class| class.matches(packet)).unwrap_or(Class::ANY)
     }
 
     /// The classes whose limits are asked for a packet of `class`, one after the other: itself, then
