@@ -65,13 +65,12 @@ pub const PROTOCOLS_AT: u32 = 256;
 /// Where it has, for each class, the [`MAX_NESTING`] classes that are asked for its packets one after the
 /// other, each with [`COVERS_ALL`] or without; [`ANY`] ends them.
 pub const CHAINS_AT: u32 = 512;
-/// Where it has the class of each protocol's later fragments.
-pub const FRAGMENTS_AT: u32 = 2048;
 /// Where it has what each class is, eight bytes each, which only the daemon reads.
 pub const DEFINITIONS_AT: u32 = 1024;
+/// Where it has the class of each protocol's later fragments.
+pub const FRAGMENTS_AT: u32 = 2048;
 /// Where it has 1 for each class that goes before those of source ports.
 pub const FIRST_AT: u32 = 2304;
-
 /// Where it has the class of packets that hide their protocol: the strictest of all.
 pub const HIDDEN_AT: u32 = 2560;
 

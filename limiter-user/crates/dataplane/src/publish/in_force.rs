@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use limiter_common::abi::{Policy, Terms, UNLIMITED_SLOT};
+use limiter_common::batch::FULL_FRAME;
 use limiter_common::class::ANY;
 use limiter_common::gate::MAX_GATE;
 
@@ -128,7 +129,7 @@ impl InForce {
             match terms.unit {
                 Terms::PACKETS => rate,
                 // Whole frames: of what is smaller, more pass.
-                Terms::BYTES => rate / 1514.0,
+                Terms::BYTES => rate / f64::from(FULL_FRAME),
                 _ => f64::INFINITY,
             }
         };
