@@ -1,6 +1,12 @@
 //! `limiter-serve` as its clients see it: Redis clients and HTTP.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{
+    ffi::CString,
+    fs,
+    io::Write as _,
+    os::unix::{ffi::OsStringExt as _, fs::PermissionsExt as _, net::UnixStream},
+    time::Duration,
+};
 
 use serde_json::json;
 use tests::{
@@ -251,6 +257,30 @@ fn rules_are_read_again_all_or_none() {
     let output = process::output(check.arg("--check").arg("--rules").arg(serve.path("rules.yaml")));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && told.contains("rules.yaml:"), "{told}");
+}
+
+#[test]
+fn a_reload_while_it_starts_is_not_its_end() {
+    let home = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| home.path().join(name);
+    // It starts for as long as nobody writes what it reads.
+    let name = CString::new(path("rules.yaml").into_os_string().into_vec()).expect("no zero byte");
+    // SAFETY: the name ends with a zero byte and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let mut command = tools::own(tests::cli::built_binary("limiter-serve"));
+    command.arg("--rules").arg(path("rules.yaml")).arg("--state-dir").arg(path("state"));
+    command.args(["--resp", "off", "--grpc", "off", "--http"]);
+    command.arg(format!("unix:{}", path("http.sock").display()));
+    let mut serve = process::Background::start(&mut command);
+    let mut rules = fs::File::create(path("rules.yaml")).expect("somebody reads");
+    serve.signal(libc::SIGHUP);
+    rules.write_all(RULES.as_bytes()).expect("somebody reads");
+    drop(rules);
+    let connect = || UnixStream::connect(path("http.sock")).is_ok().then_some(());
+    wait_for("HTTP", Duration::from_secs(20), connect);
+    // The reload is not forgotten: somebody reads once more.
+    fs::write(path("rules.yaml"), RULES).expect("somebody reads");
+    assert_eq!(serve.try_wait(), None);
 }
 
 #[test]

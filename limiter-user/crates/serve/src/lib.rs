@@ -110,7 +110,17 @@ fn run(options: Options) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(async { serve(&options, open(&options).await?).await })
+    runtime.block_on(async {
+        // Before anything takes time: until then SIGHUP ends the process without a word.
+        let hangup = signals(SignalKind::hangup())?;
+        serve(&options, open(&options).await?, hangup).await
+    })
+}
+
+/// The signals of a kind from now on.
+fn signals(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind)
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot take signals: {error}")))
 }
 
 /// Opens the states of keys, and begins to speak with the store and the daemon.
@@ -181,7 +191,7 @@ struct Common {
     stop: watch::Receiver<bool>,
 }
 
-async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> {
+async fn serve(options: &Options, service: Arc<Service>, hangup: Signal) -> Result<(), Failure> {
     let token = options.token_file.as_deref().map(Token::read).transpose()?.map(Arc::new);
     let (end, stop) = watch::channel(false);
     let common = Common { token, connections: options.connections as usize, stop };
@@ -231,8 +241,9 @@ async fn serve(options: &Options, service: Arc<Service>) -> Result<(), Failure> 
             Failure::new(exit::USAGE, "all faces are off").hint("give --resp, --http or --grpc")
         );
     }
+    let ends = [signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?];
     tell(&[NotifyState::Ready]);
-    wait(&service).await?;
+    wait(&service, hangup, ends).await;
     tell(&[NotifyState::Stopping]);
     grpc::drain(&health).await;
     tracing::info!("no new connections; those that there are have {} s", GRACE.as_secs());
@@ -247,18 +258,12 @@ async fn all_are_to_end(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Reads rules again as often as SIGHUP comes, until this is to end.
-async fn wait(service: &Service) -> Result<(), Failure> {
-    let on = |kind| {
-        let failed = |error| Failure::new(exit::NEGATIVE, format!("cannot take signals: {error}"));
-        signal(kind).map_err(failed)
-    };
-    let mut hangup = on(SignalKind::hangup())?;
-    let mut ends: [Signal; 2] = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?];
+async fn wait(service: &Service, mut hangup: Signal, mut ends: [Signal; 2]) {
     let [terminate, interrupt] = &mut ends;
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return,
+            _ = interrupt.recv() => return,
             _ = hangup.recv() => {
                 match NotifyState::monotonic_usec_now() {
                     Ok(now) => tell(&[NotifyState::Reloading, now]),
