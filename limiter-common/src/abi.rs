@@ -22,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 15;
+pub const ABI_VERSION: u32 = 16;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -87,6 +87,8 @@ pub struct Config {
     /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop. Such packets are rare, and
     /// the first cache line is full.
     pub drop_malformed: AtomicU64,
+    /// Verdict for what the link needs: 0 pass, 1 that of its sender's limit. See [`crate::packet::is_link_control`].
+    pub limit_link_control: AtomicU64,
     /// Kinds of keys that no limit has, so that packets do not look for them: see [`keys`].
     // What is absent, not what is there: with zero a packet looks everywhere, which is never wrong.
     pub absent: AtomicU64,
@@ -94,7 +96,7 @@ pub struct Config {
     // Only for a daemon that takes the maps over: its program must serve them.
     pub features: AtomicU64,
     /// To a cache line.
-    pub padding: [AtomicU64; 2],
+    pub padding: [AtomicU64; 1],
 }
 
 /// What packets of sources without a bucket meet: `slot of the groups' policy:16 | groups' IPv6 prefix:16 | least
@@ -581,11 +583,13 @@ pub enum Reason {
     Deferred = 17,
     /// Dropped: of a source without a bucket, whose group is over the limit of groups.
     OverGroup = 18,
+    /// Passed: the link needs it to work, and `link_control` is `pass`: see [`crate::packet::is_link_control`].
+    LinkControl = 19,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -605,6 +609,7 @@ impl Reason {
         Self::PassedContended,
         Self::Deferred,
         Self::OverGroup,
+        Self::LinkControl,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -630,6 +635,7 @@ impl Reason {
             16 => Self::PassedContended,
             17 => Self::Deferred,
             18 => Self::OverGroup,
+            19 => Self::LinkControl,
             _ => Self::Internal,
         }
     }
@@ -638,7 +644,10 @@ impl Reason {
     #[inline(always)]
     pub const fn passes(self) -> bool {
         (self as u32) < Self::OverLimit as u32
-            || matches!(self, Self::PeerFrame | Self::PassedContended | Self::Deferred)
+            || matches!(
+                self,
+                Self::PeerFrame | Self::PassedContended | Self::Deferred | Self::LinkControl
+            )
     }
 
     /// The reason's name in output; the verdict is told beside it.
@@ -661,6 +670,7 @@ impl Reason {
             Self::PassedContended => "contended",
             Self::Deferred => "promotion_deferred",
             Self::OverGroup => "over_group_limit",
+            Self::LinkControl => "link_control",
         }
     }
 }

@@ -40,6 +40,18 @@ pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Op
     if debt > tolerance || debt + cost > tolerance { None } else { Some(now + debt + cost) }
 }
 
+/// The same, but a packet that costs more than the tolerance takes all of a bucket that is full, and owes the rest: in any
+/// T, max(burst, largest frame) + rate · T.
+// Denied, such a frame would never pass: bursts go by what is on the wire, frames by what offloads have merged.
+#[inline(always)]
+pub const fn decide_whole(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
+    let taken = if cost < tolerance { cost } else { tolerance };
+    match decide(tat, now, taken, tolerance) {
+        Some(next) => Some(next + (cost - taken)),
+        None => None,
+    }
+}
+
 /// The TAT of a bucket whose policy has changed to one of `tolerance`: an empty bucket of that owes no more,
 /// or its source would wait as long as under the former one.
 #[inline(always)]

@@ -17,6 +17,9 @@ pub struct SourceKey {
 /// Leading bits of an IPv4 address that make a group of sources: the smallest network that is routed by itself.
 pub const GROUP_IPV4_PREFIX: u32 = 24;
 
+/// The first eight bytes of addresses that a NAT64 makes of IPv4: 64:ff9b::/96 (RFC 6052 §2.1).
+const NAT64: u64 = 0x0064_ff9b_0000_0000;
+
 /// The upper half of the low word of an IPv4-mapped address.
 const MAPPED: u64 = 0xffff_0000_0000;
 
@@ -32,6 +35,30 @@ impl SourceKey {
     pub const fn from_ipv6(octets: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(octets);
         Self { high: (all >> 64) as u64, low: all as u64 }
+    }
+
+    /// The key of a neighbour by the address of its interface: `aa:bb:cc:dd:ee:ff` is `fe80:aabb:ccdd:eeff::`.
+    // A /64 of fe80::/10 that no address is in: those are in fe80::/64 (RFC 4291 §2.5.6).
+    #[inline(always)]
+    pub const fn from_link(octets: [u8; 6]) -> Self {
+        let [a, b, c, d, e, f] = octets;
+        Self { high: u64::from_be_bytes([0xfe, 0x80, a, b, c, d, e, f]), low: 0 }
+    }
+
+    /// Whether the address tells hosts of one link apart at the most: it is in fe80::/10, or it is none, `::` or
+    /// `0.0.0.0`.
+    #[inline(always)]
+    pub const fn is_of_link(&self) -> bool {
+        self.high >> 54 == 0xfe80 >> 6 || self.high == 0 && (self.low == 0 || self.low == MAPPED)
+    }
+
+    /// The IPv4 address that a NAT64 has made this one of, or itself.
+    #[inline(always)]
+    const fn before_nat64(self) -> Self {
+        if self.high == NAT64 && self.low >> 32 == 0 {
+            return Self { high: 0, low: MAPPED | self.low };
+        }
+        self
     }
 
     /// Whether this is an IPv4 (or IPv4-mapped) address.
@@ -120,6 +147,7 @@ impl PrefixMasks {
     /// The source that `address` belongs to.
     #[inline(always)]
     pub const fn apply(&self, address: SourceKey) -> SourceKey {
+        let address = address.before_nat64();
         if address.is_ipv4() {
             // The mark of the family stays, or the source would become an IPv6 address.
             SourceKey { high: 0, low: address.low & (MAPPED | self.ipv4) }
@@ -139,6 +167,29 @@ impl Default for PrefixMasks {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn neighbours_and_what_a_nat64_has_made() {
+        let v6 = |text: &str| SourceKey::from_ipv6(text.parse::<Ipv6Addr>().unwrap().octets());
+        let masks = PrefixMasks::default();
+        for of_link in ["fe80::1", "febf:ffff::1", "::", "::ffff:0.0.0.0"] {
+            assert!(v6(of_link).is_of_link(), "{of_link}");
+        }
+        for other in ["fec0::1", "::1", "2001:db8::1", "::ffff:0.0.0.1", "::1:0:0"] {
+            assert!(!v6(other).is_of_link(), "{other}");
+        }
+        let neighbour = SourceKey::from_link([0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]);
+        assert_eq!(neighbour, v6("fe80:aabb:ccdd:eeff::"));
+        assert_eq!(masks.apply(neighbour), neighbour);
+        let v4 = SourceKey::from_ipv4([198, 51, 100, 7]);
+        assert_eq!(masks.apply(v6("64:ff9b::198.51.100.7")), v4);
+        assert_eq!(
+            PrefixMasks::new(24, 64).apply(v6("64:ff9b::c633:6407")).ipv4(),
+            Some(0xc633_6400)
+        );
+        // A longer prefix is somebody's own (RFC 8215).
+        assert_eq!(masks.apply(v6("64:ff9b:1::c633:6407")), v6("64:ff9b:1::"));
+    }
 
     proptest! {
         #[test]

@@ -11,7 +11,7 @@ use limiter_common::abi::Internal;
 use limiter_common::engine::Processor;
 use limiter_common::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use limiter_common::key::SourceKey;
-use limiter_common::packet::{Network, network};
+use limiter_common::packet::sender_of;
 
 use crate::frame::Frame;
 use crate::maps::MARKED;
@@ -78,10 +78,10 @@ fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
     if left_out > 0 {
         info!(ctx, target: TARGET, "kernel: {} packets more of which nothing was written", left_out);
     }
-    let Network::Ip(ip) = network(&Frame::new(ctx)) else { return None };
+    let source = sender_of(&Frame::new(ctx))?;
     let mut line = 0;
     while line < LINES {
-        limiter_line(line, what, ip.source.high, ip.source.low);
+        limiter_line(line, what, source.high, source.low);
         line += 1;
     }
     Some(())

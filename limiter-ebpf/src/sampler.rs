@@ -6,7 +6,7 @@ use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::{Internal, Reason};
 use limiter_common::atomic;
 use limiter_common::engine::Processor;
-use limiter_common::packet::{Network, network};
+use limiter_common::packet::sender_of;
 use limiter_common::sampling::{MAX_BYTES, Sample};
 
 use crate::frame::Frame;
@@ -32,11 +32,7 @@ extern "C" fn limiter_sample(ctx: *mut xdp_md, reason: u32) -> u32 {
 fn sample(ctx: &XdpContext, kernel: &Kernel, reason: u32) -> Option<()> {
     let frame = Frame::new(ctx);
     let sampling = SAMPLING.get(0)?;
-    let source = match network(&frame) {
-        Network::Ip(ip) => Some(ip.source),
-        Network::NonIp | Network::Unreadable => None,
-    };
-    if !sampling.wants(source) {
+    if !sampling.wants(sender_of(&frame)) {
         return None;
     }
     kernel.note(Internal::SamplesMatched);

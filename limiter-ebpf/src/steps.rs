@@ -12,7 +12,7 @@ use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
 use limiter_common::gcra::Ticks;
 use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
-use limiter_common::packet::{Ip, Version};
+use limiter_common::packet::{Ip, Version, is_link_control};
 
 use crate::frame::Frame;
 use crate::maps::ARRIVAL;
@@ -47,10 +47,14 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
+    fn is_link_control(&self, frame: &Frame, ip: &Ip) -> bool {
+        let SourceKey { high, low } = ip.source;
+        limiter_is_link_control(frame.context(), place(ip), high, low) != 0
+    }
+
+    #[inline(always)]
     fn classify(&self, frame: &Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
-        let is_v6 = u32::from(ip.version == Version::V6);
-        let at = u32::from(ip.offset) << 1 | is_v6;
-        let found = limiter_classify(frame.context(), at, source.high, source.low);
+        let found = limiter_classify(frame.context(), place(ip), source.high, source.low);
         (found != MISSING).then_some(Classified(found))
     }
 
@@ -183,14 +187,32 @@ fn in_hand(hand: u32) -> Option<(Kernel, &'static Arrival)> {
     Some((Kernel::new()?.with_hand(hand), packet))
 }
 
+/// Where an IP header is, and of which version, as a number.
+#[inline(always)]
+fn place(ip: &Ip) -> u32 {
+    u32::from(ip.offset) << 2 | u32::from(ip.malformed) << 1 | u32::from(ip.version == Version::V6)
+}
+
+/// The IP header at a [`place`].
+#[inline(always)]
+fn ip_at(place: u32, source: SourceKey) -> Ip {
+    let version = if place & 1 == 0 { Version::V4 } else { Version::V6 };
+    Ip { version, source, offset: (place >> 2) as u16, malformed: place & 2 != 0 }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_is_link_control(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -> u32 {
+    let frame = Frame::new(&XdpContext::new(ctx));
+    u32::from(is_link_control(&frame, &ip_at(at, SourceKey { high, low })))
+}
+
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn limiter_classify(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -> u64 {
     let Some(kernel) = Kernel::new() else { return MISSING };
-    let source = SourceKey { high, low };
-    let version = if at & 1 == 0 { Version::V4 } else { Version::V6 };
-    let ip = Ip { version, source, offset: (at >> 1) as u16, malformed: false };
-    let frame = Frame::new(&XdpContext::new(ctx));
+    let (frame, source) = (Frame::new(&XdpContext::new(ctx)), SourceKey { high, low });
+    let ip = ip_at(at, source);
     steps::classify(&kernel, &frame, &ip, source).map_or(MISSING, |found| found.0)
 }
 

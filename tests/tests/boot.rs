@@ -314,5 +314,13 @@ fn an_interface_that_comes_late_is_protected_before_it_is_up() {
     wire(&lab);
     std::thread::sleep(Duration::from_millis(500));
     assert!(!told(RX2), "nobody waits for it");
+    // Who attaches to it by hand does.
+    daemon.cli().ok(&["attach", RX2]);
+    process::run(lab.sender.ip(&["link", "del", TX2]));
+    process::wait_for("it is missed", TIMEOUT, || told(RX2).then_some(()));
+    let begun = Instant::now();
+    wire(&lab);
+    wait_attached(&daemon, RX2);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     assert!(Path::new("/proc").join(daemon.pid().to_string()).exists());
 }

@@ -6,7 +6,9 @@ use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::features::{PolicyRef, TierRef, Which};
 use crate::gate::MIN_FRAME;
-use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
+use crate::gcra::{
+    MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide_shared, decide_whole, ticks,
+};
 use crate::share::{CostMultiplier, LARGEST_FRAME, Lapse};
 
 /// What became of a packet that asked a bucket for its tokens.
@@ -40,7 +42,7 @@ pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks 
     price.cost(tier.cost(length)).min(MAX_COST)
 }
 
-/// Judges a packet of `cost` by a bucket at `tat` that has `room`, as [`decide`].
+/// Judges a packet of `cost` by a bucket at `tat` that has `room`.
 #[inline(always)]
 fn decide_at(
     price: CostMultiplier,
@@ -52,7 +54,7 @@ fn decide_at(
     if price.is_cluster() {
         return decide_shared(tat, now, cost, room);
     }
-    decide(tat, now, cost, room)
+    decide_whole(tat, now, cost, room)
 }
 
 /// Judges the first packet of a bucket, of `length` bytes, by one of its tiers.
@@ -301,6 +303,15 @@ mod tests {
         let deepest = |price| deepest(price, &tier(7 * MS, 9 * MS));
         assert_eq!(deepest(CostMultiplier::LOCAL), 9 * MS);
         assert_eq!(deepest(SHARE), 9 * MS + 9 * MS + 7 * MS);
+    }
+
+    #[test]
+    fn a_frame_longer_than_the_burst_passes_when_the_bucket_is_full() {
+        let decide = |debt, cost| decide_at(CostMultiplier::LOCAL, MS + debt, MS, cost, 5 * MS);
+        assert_eq!(decide(0, 5 * MS), Some(6 * MS));
+        assert_eq!(decide(0, 40 * MS), Some(41 * MS), "and owes it all");
+        assert_eq!(decide(1, 40 * MS), None);
+        assert_eq!(decide(35 * MS, 1), None);
     }
 
     #[test]

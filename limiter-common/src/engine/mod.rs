@@ -64,7 +64,7 @@ use crate::hash::Hash;
 use crate::hll::Registers;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
-use crate::packet::{Ip, Network, Packet, network, udp_destination};
+use crate::packet::{Ip, Network, Packet, may_be_link_control, network, sender, udp_destination};
 use crate::peers::{Listen, admit};
 use crate::share::ShareSlot;
 use crate::shared::Shared;
@@ -207,7 +207,11 @@ fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
         return Some(reason);
     }
     let config = state.config()?;
-    let source = state.masks().apply(ip.source);
+    let passes = || atomic::load(&config.limit_link_control) == 0;
+    if may_be_link_control(frame, ip) && passes() && state.is_link_control(frame, ip) {
+        return Some(Reason::LinkControl);
+    }
+    let source = state.masks().apply(sender(frame, ip));
     let mut classified = Classified::NONE;
     if state.features().has(Features::CLASSES) && atomic::load(&config.classes) != 0 {
         classified = state.classify(frame, ip, source)?;

@@ -290,7 +290,7 @@ fn a_class_shares_its_limit_and_packets_of_others_do_not() {
     memory.share(1, [0, 0, 0, 0], 0, 2);
     let reasons = |memory: &Memory, port| {
         let mut reasons: HashMap<Reason, u32> = HashMap::new();
-        for number in 0..40 {
+        for number in 1..=40 {
             *reasons.entry(memory.cpu(0).frame(&udp(number, port))).or_default() += 1;
         }
         reasons

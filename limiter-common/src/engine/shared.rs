@@ -11,7 +11,7 @@ use crate::batch::{Batch, Holder, Tokens};
 use crate::class::ANY;
 use crate::drop_cache::{MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::features::{PolicyRef, Which};
-use crate::gcra::{Ticks, decide, ticks};
+use crate::gcra::{Ticks, decide, decide_whole, ticks};
 use crate::share::CostMultiplier;
 use crate::shared::{CLASS, PREFIX, Shared, TOTAL, TOTAL_SLOT};
 
@@ -96,12 +96,23 @@ impl SharedTier<'_> {
         }
     }
 
+    /// What the bucket at `tat` comes to by a lot that `costs` so much, if it is there.
+    #[inline(always)]
+    fn decide(&self, tat: Ticks, now: Ticks, costs: Ticks, ask: Ask) -> Option<Ticks> {
+        let tolerance = self.tolerance(ask);
+        // At a share of little or nothing any packet is dear.
+        if self.price.is_cluster() {
+            return decide(tat, now, costs, tolerance);
+        }
+        decide_whole(tat, now, costs, tolerance)
+    }
+
     /// Whether there is enough for a packet of `length` bytes, if nobody else comes.
     #[inline(always)]
     fn has(&self, length: u32, ask: Ask, now: Ticks) -> bool {
         let lot = self.lot(self.tokens(), self.tier.cost(length), ask);
         let costs = self.price.cost(lot);
-        lot == 0 || decide(atomic::load(self.tat), now, costs, self.tolerance(ask)).is_some()
+        lot == 0 || self.decide(atomic::load(self.tat), now, costs, ask).is_some()
     }
 
     /// Charges a packet of `length` bytes: whether there was enough.
@@ -111,7 +122,7 @@ impl SharedTier<'_> {
         let lot = self.lot(held, cost, ask);
         if lot > 0 {
             let (tat, costs) = (atomic::load(self.tat), self.price.cost(lot));
-            let decide = |tat| decide(tat, now, costs, self.tolerance(ask));
+            let decide = |tat| self.decide(tat, now, costs, ask);
             // No batch where others draw at once: what is owed where CPUs meet must be packets.
             let charged = if ask == Ask::Batch {
                 once(self.tat, tat, decide)

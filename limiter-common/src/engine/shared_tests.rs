@@ -191,6 +191,17 @@ proptest! {
 }
 
 #[test]
+fn a_frame_longer_than_the_burst_passes_when_the_bucket_is_full() {
+    let memory = total(policy_of(&[bytes(1000, 4)]), 2);
+    assert!(send(&memory, 0, 60_000));
+    assert!(!send(&memory, 1, 60));
+    memory.advance(56 * MS);
+    assert!(!send(&memory, 0, 4_000), "it owes the rest");
+    memory.advance(4 * MS);
+    assert!(send(&memory, 1, 60_000));
+}
+
+#[test]
 fn a_flood_gets_all_that_the_limit_earns() {
     for (rate, cpus) in [(1, 4), (20, 1), (20, 4), (100, 16)] {
         let memory = total(policy_of(&[packets(rate, 100)]), cpus);

@@ -17,7 +17,7 @@ use crate::abi::Reason;
 use crate::gcra::Ticks;
 use crate::key::SourceKey;
 use crate::lists::Entry;
-use crate::packet::{Ip, Packet};
+use crate::packet::{Ip, Packet, is_link_control};
 
 /// How the engine gets to these steps.
 ///
@@ -36,6 +36,12 @@ pub trait Steps: State + Sized {
         go_on: impl FnOnce(&Arrival) -> Option<Reason>,
     ) -> Option<Reason> {
         go_on(&packet)
+    }
+
+    /// Whether the link needs a packet whose IP header is `ip`.
+    #[inline(always)]
+    fn is_link_control(&self, frame: &Self::Frame, ip: &Ip) -> bool {
+        is_link_control(frame, ip)
     }
 
     /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup.

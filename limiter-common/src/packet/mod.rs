@@ -5,6 +5,7 @@
 //! know the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
 //! none can read past the frame.
 
+mod link;
 mod transport;
 
 use core::mem::size_of;
@@ -14,6 +15,7 @@ use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
 use crate::key::SourceKey;
 
+pub use link::{is_link_control, may_be_link_control, sender, sender_of};
 pub use transport::{Connection, Transport, connection, transport, udp_destination};
 
 /// A header that may be copied out of a frame byte by byte.

@@ -10,13 +10,13 @@ use crate::key::SourceKey;
 /// source all the same.
 const MAX_EXTENSIONS: usize = 8;
 
-const HOP_BY_HOP: u8 = 0;
+pub(super) const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(super) const UDP: u8 = 17;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
-const ICMPV6: u8 = 58;
+pub(super) const ICMPV6: u8 = 58;
 const ICMP: u8 = 1;
 const DESTINATION_OPTIONS: u8 = 60;
 const MOBILITY: u8 = 135;
@@ -106,7 +106,11 @@ pub fn connection<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Connection>
 /// Where a packet of `protocol` goes, and where what lies above IP begins. `None` for other protocols, and for
 /// fragments, IPv4 options and IPv6 extension headers.
 #[inline(always)]
-fn plain<P: Packet + ?Sized>(packet: &P, ip: &Ip, protocol: u8) -> Option<(SourceKey, usize)> {
+pub(super) fn plain<P: Packet + ?Sized>(
+    packet: &P,
+    ip: &Ip,
+    protocol: u8,
+) -> Option<(SourceKey, usize)> {
     let offset = ip.offset as usize;
     match ip.version {
         Version::V4 => {

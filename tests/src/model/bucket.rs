@@ -19,9 +19,11 @@ impl Bucket {
     #[must_use]
     pub fn admits(&self, now: (i128, i128), charge: Charge) -> Option<bool> {
         let (least, most) = ((self.0 - now.1).max(0), (self.1 - now.0).max(0));
-        if most + charge.cost.1 <= charge.burst.0 {
+        // A frame longer than the burst takes all of a full bucket.
+        let fits = most + charge.cost.1 <= charge.burst.0;
+        if fits || most == 0 && charge.cost.0 > charge.burst.1 {
             Some(true)
-        } else if least + charge.cost.0 > charge.burst.1 {
+        } else if least + charge.cost.0.min(charge.burst.0) > charge.burst.1 {
             Some(false)
         } else {
             None
@@ -34,7 +36,8 @@ impl Bucket {
         let empty = (now.0 + charge.burst.0, now.1 + charge.burst.1);
         if admitted {
             self.0 = self.0.max(now.0) + charge.cost.0;
-            self.1 = (self.1.max(now.1) + charge.cost.1).min(empty.1);
+            let most = empty.1.max(now.1 + charge.cost.1);
+            self.1 = (self.1.max(now.1) + charge.cost.1).min(most);
         } else {
             self.0 = self.0.max(empty.0 - charge.cost.1).min(empty.0);
             self.1 = self.1.min(empty.1);

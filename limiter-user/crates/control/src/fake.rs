@@ -18,7 +18,7 @@ use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
 use super::scan::Scan;
 use dataplane::{
-    BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharesChanged,
+    BucketShare, ClusterBucket, ClusterMember, Error, Event, Options, ShadowView, SharesChanged,
 };
 use dataplane::{ClusterTerms, RunTime, SketchCounts, WindowRanks};
 use model::Distinct;
@@ -212,8 +212,8 @@ impl Policies for Fake {
         if self.state().fail_publish { Err(Error::NoProgram) } else { Ok(()) }
     }
 
-    fn set_verdicts(&mut self, drop_malformed: bool, _: OnFull) {
-        self.state().drop_malformed = drop_malformed;
+    fn set_verdicts(&mut self, options: &Options) {
+        self.state().drop_malformed = options.drop_malformed;
     }
 
     fn set_groups(&mut self, groups: Groups) -> Result<(), Error> {

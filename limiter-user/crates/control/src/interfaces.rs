@@ -1,7 +1,7 @@
-//! The interfaces of the configuration: each is attached to as soon as it is there, which is before it is up
-//! where it comes late. One that cannot be leaves no other unprotected.
+//! The interfaces of the configuration, and those that somebody has attached to: each is attached to as soon as it is
+//! there, which is before it is up where it comes late or comes back. One that cannot be leaves no other unprotected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::plane::attached;
 use super::rules::Rules;
@@ -18,19 +18,29 @@ struct Problem {
     failure: Failure,
 }
 
-/// What is to be attached to until it is detached, and how.
+/// How an interface is to be attached to.
+struct Wanted {
+    mode: Mode,
+    replace: bool,
+    /// What is wrong at present.
+    problem: Option<Problem>,
+}
+
+/// What is to be attached to until it is detached.
 #[derive(Default)]
 pub struct Interfaces {
-    mode: Option<Mode>,
-    replace: bool,
-    /// By name, with what is wrong at present.
-    interfaces: BTreeMap<String, Option<Problem>>,
+    by_name: BTreeMap<String, Wanted>,
 }
 
 impl Interfaces {
     pub(super) fn new(names: &[String], mode: Mode, replace: bool) -> Self {
-        let interfaces = names.iter().map(|name| (name.clone(), None)).collect();
-        Self { mode: Some(mode), replace, interfaces }
+        let wanted = |name: &String| (name.clone(), Wanted { mode, replace, problem: None });
+        Self { by_name: names.iter().map(wanted).collect() }
+    }
+
+    /// Whether one of these is to be attached to.
+    pub(super) fn wants(&self, names: &BTreeSet<String>) -> bool {
+        names.iter().any(|name| self.by_name.contains_key(name))
     }
 
     /// Attaches to an interface.
@@ -45,27 +55,32 @@ impl Interfaces {
         replace: bool,
     ) -> Result<AttachReport, Failure> {
         let attachment = rules.plane.attach(interface, mode, replace)?;
+        self.by_name.insert(interface.into(), Wanted { mode, replace, problem: None });
         self.attached(rules, &attachment);
         Ok(AttachReport { interface: attachment })
     }
 
     /// Notes and tells that an interface is attached to.
     fn attached(&mut self, rules: &mut Rules, attachment: &Attachment) {
-        if let Some(problem) = self.interfaces.get_mut(&attachment.name) {
-            *problem = None;
+        if let Some(wanted) = self.by_name.get_mut(&attachment.name) {
+            wanted.problem = None;
         }
         let (interface, mode) = (attachment.name.clone(), attachment.mode.name().to_owned());
         let by = rules.events.by.clone();
         rules.events.tell(What::Attached { interface, mode, by });
     }
 
-    /// Detaches from an interface, which stays so.
+    /// Detaches from an interface, which stays so. Of one that is not there, nothing is wanted any more.
     ///
     /// # Errors
     /// As [`dataplane::Attachments::detach`].
     pub fn detach(&mut self, rules: &mut Rules, interface: &str) -> Result<DetachReport, Failure> {
-        rules.plane.detach(interface)?;
-        self.interfaces.remove(interface);
+        match rules.plane.detach(interface) {
+            Err(Error::UnknownInterface { .. } | Error::NotAttached { .. })
+                if self.by_name.contains_key(interface) => {}
+            detached => detached?,
+        }
+        self.by_name.remove(interface);
         let by = rules.events.by.clone();
         rules.events.tell(What::Detached { interface: interface.into(), by });
         Ok(DetachReport { detached: interface.into() })
@@ -73,11 +88,11 @@ impl Interfaces {
 
     /// Attaches to all interfaces that are wanted, as far as that can be done now.
     pub(super) fn attach_wanted(&mut self, rules: &mut Rules) {
-        let Some(mode) = self.mode else { return };
         let attached = attached(&*rules.plane);
-        let names = self.interfaces.keys().filter(|name| !attached.contains(name));
-        for name in names.cloned().collect::<Vec<_>>() {
-            match rules.plane.attach(&name, mode, self.replace) {
+        let missing = self.by_name.iter().filter(|(name, _)| !attached.contains(name));
+        let missing = missing.map(|(name, wanted)| (name.clone(), wanted.mode, wanted.replace));
+        for (name, mode, replace) in missing.collect::<Vec<_>>() {
+            match rules.plane.attach(&name, mode, replace) {
                 Ok(attachment) => {
                     tracing::info!("attached to {name} in {} mode", attachment.mode.name());
                     self.attached(rules, &attachment);
@@ -93,10 +108,14 @@ impl Interfaces {
     /// If one is attached to already in another mode. Or if nothing at all is protected, and nothing will be before
     /// somebody does something about it.
     pub(super) fn attach_at_start(&mut self, rules: &mut Rules) -> Result<(), Failure> {
-        let before = attached(&*rules.plane);
-        if let Some(mode) = self.mode {
-            for name in self.interfaces.keys().filter(|name| before.contains(name)) {
-                rules.plane.attach(name, mode, self.replace)?;
+        for Attachment { name, mode, .. } in rules.plane.attachments() {
+            match self.by_name.get(&name) {
+                Some(wanted) => drop(rules.plane.attach(&name, wanted.mode, wanted.replace)?),
+                // Somebody has attached to it under a former daemon.
+                None => {
+                    let wanted = Wanted { mode, replace: false, problem: None };
+                    self.by_name.insert(name, wanted);
+                }
             }
         }
         self.attach_wanted(rules);
@@ -108,14 +127,14 @@ impl Interfaces {
 
     /// Those that are not attached to, and why.
     pub(super) fn problems(&self) -> impl Iterator<Item = (&str, &Failure)> {
-        self.interfaces.iter().filter_map(|(name, problem)| {
-            problem.as_ref().map(|problem| (name.as_str(), &problem.failure))
+        self.by_name.iter().filter_map(|(name, wanted)| {
+            wanted.problem.as_ref().map(|problem| (name.as_str(), &problem.failure))
         })
     }
 
     /// The first failure, if all are there and none can be attached to.
     fn refused(&self) -> Option<Failure> {
-        let all: Option<Vec<_>> = self.interfaces.values().map(Option::as_ref).collect();
+        let all: Option<Vec<_>> = self.by_name.values().map(|it| it.problem.as_ref()).collect();
         let all = all?;
         let first = all.first()?;
         (!all.iter().any(|problem| problem.missing)).then(|| first.failure.clone())
@@ -125,12 +144,12 @@ impl Interfaces {
     fn note(&mut self, name: &str, error: Error) {
         let missing = matches!(error, Error::UnknownInterface { .. });
         let failure = Failure::from(error);
-        let Some(noted) = self.interfaces.get_mut(name) else { return };
-        if noted.as_ref().is_none_or(|former| former.failure.message != failure.message) {
+        let Some(Wanted { problem, .. }) = self.by_name.get_mut(name) else { return };
+        if problem.as_ref().is_none_or(|former| former.failure.message != failure.message) {
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::warn!("{name} is not protected: {failure} ({hint}); trying again");
         }
-        *noted = Some(Problem { missing, failure });
+        *problem = Some(Problem { missing, failure });
     }
 }
 
@@ -188,6 +207,37 @@ mod tests {
         fake.state().interfaces.push("eth0".into());
         core.interfaces.attach_wanted(&mut core.rules);
         assert_eq!(core.attached(), ["eth0"]);
+    }
+
+    #[test]
+    fn what_somebody_has_attached_to_is_attached_to_again_when_it_comes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        fake.state().interfaces = vec!["eth0".into()];
+        let mut core = fake.core(&directory);
+        start(&mut core, wanted(&[])).unwrap();
+        core.interfaces.attach(&mut core.rules, "eth0", Mode::Generic, false).unwrap();
+        let goes = |core: &mut Core| {
+            fake.state().attached.clear();
+            fake.state().interfaces.clear();
+            core.interfaces.attach_wanted(&mut core.rules);
+        };
+        let returns = |core: &mut Core| {
+            fake.state().interfaces.push("eth0".into());
+            core.interfaces.attach_wanted(&mut core.rules);
+            core.rules.plane.attachments().into_iter().map(|it| it.mode).collect::<Vec<_>>()
+        };
+        goes(&mut core);
+        assert_eq!(returns(&mut core), [Mode::Generic]);
+        // A daemon that takes it over has only its link to tell of it.
+        start(&mut core, wanted(&[])).unwrap();
+        goes(&mut core);
+        assert_eq!(core.interfaces.problems().count(), 1);
+        assert_eq!(returns(&mut core), [Mode::Generic]);
+        goes(&mut core);
+        core.interfaces.detach(&mut core.rules, "eth0").unwrap();
+        assert!(returns(&mut core).is_empty());
+        core.interfaces.detach(&mut core.rules, "eth0").unwrap_err();
     }
 
     #[test]

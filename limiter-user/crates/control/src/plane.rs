@@ -14,7 +14,7 @@ use super::scan::Scan;
 use api::error::Failure;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, Kind,
-    RunTime, ShadowView, ShareMaps, SharesChanged, SketchCounts, WindowRanks,
+    Options, RunTime, ShadowView, ShareMaps, SharesChanged, SketchCounts, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
@@ -25,7 +25,7 @@ use model::{Changes, Class, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
     sample::{PacketSample, SampleFilter},
-    tables::{OnFull, SketchHealth, TableHealth},
+    tables::{SketchHealth, TableHealth},
 };
 use telemetry::Sample;
 
@@ -117,7 +117,7 @@ concern! {
             fn set_peers(present: &BTreeSet<IpAddr>) -> Result<usize, Error>;
         }
         changes (plane => plane.policies) {
-            fn set_verdicts(drop_malformed: bool, on_full: OnFull);
+            fn set_verdicts(options: &Options);
             fn unset_shadow(target: &Target) -> Result<bool, Error>;
         }
     }

@@ -104,7 +104,7 @@ async fn serve(
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
-        failure = control::go_on(&host, links, &config.interfaces) => Err(failure),
+        failure = control::go_on(&host, links) => Err(failure),
         () = reload_on(hangup, &host) => Ok(()),
         never = services.keep_starting(&host) => match never {},
         ended = &mut server => {

@@ -177,7 +177,7 @@ impl Dataplane {
         };
         // Late: what fails before this leaves the former program at work, with its limits (P4).
         links.take_over()?;
-        policies.set_verdicts(options.drop_malformed, options.on_full);
+        policies.set_verdicts(options);
         table.refresh_clock();
         // Last, as it compiles the limits in force again if an interface has been given a larger
         // MTU while no daemon was there.

@@ -59,6 +59,8 @@ pub struct Options {
     pub ipv6_prefix: u8,
     /// Whether IP packets without a readable source are dropped rather than passed.
     pub drop_malformed: bool,
+    /// Whether what the link needs to work is limited as anything else, rather than passed.
+    pub limit_link_control: bool,
     /// What happens when a set of the bucket table is full.
     pub on_full: OnFull,
     /// What sources of a prefix may send together that have no buckets.
@@ -95,6 +97,8 @@ impl Options {
             // A /64 is one subnet: its host may send from any of 2^64 addresses, each of which would have a burst.
             ipv6_prefix: 64,
             drop_malformed: false,
+            // Without neighbour discovery nobody reaches the host: a neighbour over its limit would cut itself off.
+            limit_link_control: false,
             // P1 rests on it: with `drop`, a flood of forged sources costs conforming ones their packets.
             on_full: OnFull::Pass,
             // Off: how many hosts a prefix has, and what they send, only its operator knows.

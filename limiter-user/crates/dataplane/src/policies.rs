@@ -13,10 +13,9 @@ use limiter_common::key::GROUP_IPV4_PREFIX;
 use super::floors::{ClusterTerms, Floors};
 use super::publish::{Compiled, Publisher, newcomers};
 use super::view::{Memory, Now, held_share};
-use super::{Error, wait_for_packets};
+use super::{Error, Options, wait_for_packets};
 use model::compile::{compile_tier, decompile};
 use model::source::{Counts, HeldShare};
-use model::tables::OnFull;
 use model::{Change, Changes, Class, Groups, Limit, Share, Target, Tier};
 
 /// Changes as the kernel computes with them.
@@ -41,12 +40,13 @@ impl Policies {
         Self { memory, publisher, floors: Floors::default(), max_frame: FULL_FRAME, groups: None }
     }
 
-    /// Decides what happens to packets whose source cannot be read, and to sources without a place in
-    /// the bucket table.
-    pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
+    /// Decides what happens to packets whose source cannot be read, to what the link needs, and to sources without a
+    /// place in the bucket table.
+    pub fn set_verdicts(&mut self, options: &Options) {
         let config = self.memory.config();
-        atomic::store(&config.drop_malformed, u64::from(drop_malformed));
-        atomic::store(&config.on_full, on_full.word());
+        atomic::store(&config.drop_malformed, u64::from(options.drop_malformed));
+        atomic::store(&config.limit_link_control, u64::from(options.limit_link_control));
+        atomic::store(&config.on_full, options.on_full.word());
     }
 
     /// As [`super::Dataplane::set_groups`], by a program that serves groups.

@@ -9,7 +9,7 @@ use aya::maps::{MapData, RingBuf};
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use limiter_common::atomic;
-use limiter_common::packet::{Network, network};
+use limiter_common::packet::sender_of;
 use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
 use super::error::Error;
@@ -108,10 +108,7 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     // others.
     let captured = (half(16)? as usize).min(MAX_BYTES);
     let data = bytes.get(start..start + captured)?.to_vec();
-    let source = match network(data.as_slice()) {
-        Network::Ip(ip) => Some(ip.source.address()),
-        Network::NonIp | Network::Unreadable => None,
-    };
+    let source = sender_of(data.as_slice()).map(|source| source.address());
     Some(PacketSample {
         time: now.wall(time_ns),
         reason: Reason::from_u32(half(8)?),

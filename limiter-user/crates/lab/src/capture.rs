@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use limiter_common::gcra::{TICKS_PER_NS, Ticks};
-use limiter_common::packet::{Network, network};
+use limiter_common::packet::sender_of;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -48,10 +48,6 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Vec<Ticks>>, CaptureError> {
             sources.entry(source).or_default().push(ns);
         }
     };
-    let source = |frame: &[u8]| match network(frame) {
-        Network::Ip(ip) => Some(ip.source),
-        _ => None,
-    };
     let ethernet = |link| match link {
         DataLink::ETHERNET => Ok(()),
         link => Err(CaptureError::Link(link)),
@@ -61,7 +57,7 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Vec<Ticks>>, CaptureError> {
         while let Some(block) = reader.next_block() {
             let Block::EnhancedPacket(packet) = block? else { continue };
             let (id, units) = (packet.interface_id, packet.timestamp.as_nanos());
-            let source = source(&packet.data);
+            let source = sender_of(&*packet.data);
             let interface = reader.interfaces().get(id as usize);
             let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
             ethernet(interface.linktype)?;
@@ -77,7 +73,7 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Vec<Ticks>>, CaptureError> {
         ethernet(reader.header().datalink)?;
         while let Some(packet) = reader.next_packet() {
             let packet = packet?;
-            add(packet.timestamp.as_nanos(), source(&packet.data));
+            add(packet.timestamp.as_nanos(), sender_of(&*packet.data));
         }
     }
     let all = || sources.values().flatten();

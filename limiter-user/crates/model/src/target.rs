@@ -1,7 +1,7 @@
 //! The target of a limit: sources, and the class of their packets.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -205,11 +205,18 @@ pub fn short_prefix(prefix: &IpNet) -> String {
     }
 }
 
-/// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`) down to IPv4: such packets are IPv4 sources.
+/// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`), or one of NAT64 (`64:ff9b::a.b.c.d/96+n`), down to IPv4: such
+/// packets are of IPv4 sources.
 fn unmapped(prefix: IpNet) -> IpNet {
     let IpNet::V6(v6) = prefix else { return prefix };
     // Shorter ones stay IPv6: they hold more than IPv4, and no packet's source is in them.
-    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
+    let address = match v6.addr().segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => v6.addr().to_ipv4_mapped(),
+    };
+    match (address, v6.prefix_len().checked_sub(96)) {
         (Some(address), Some(length)) => {
             Ipv4Net::new(address, length).map_or(prefix, |net| IpNet::V4(net.trunc()))
         }

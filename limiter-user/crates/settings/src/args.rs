@@ -25,12 +25,13 @@ use model::{GroupLimit, interface::Mode, tables::OnFull};
 /// Keys that take effect without a restart, as limits and lists do.
 // No key is here that is a read-only global of the program, the size of a map or a socket: none
 // changes under packets.
-pub const LIVE: [&str; 8] = [
+pub const LIVE: [&str; 9] = [
     "admin_group",
     "cluster_seeds",
     "cluster_weight",
     "group_ipv6_prefix",
     "group_limit",
+    "link_control",
     "malformed",
     "management",
     "on_full",
@@ -44,6 +45,16 @@ pub enum Malformed {
     Pass,
     /// They are dropped.
     Drop,
+}
+
+/// What happens to packets that the link needs to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkControl {
+    /// They pass.
+    Pass,
+    /// They count for the limit of the neighbour that sends them.
+    Limit,
 }
 
 /// How the daemon's log is written.
@@ -223,6 +234,10 @@ pub struct RunArgs {
     #[arg(long, env = "LIMITER_MALFORMED", value_enum, default_value = "pass")]
     // Passed: without a source nobody can say that it is over a limit (P1).
     pub malformed: Malformed,
+    /// What happens to packets that the link needs: neighbour discovery, MLD, and DHCP of hosts without an address
+    #[arg(long, env = "LIMITER_LINK_CONTROL", value_enum, default_value = "pass")]
+    // Passed: a neighbour over its limit would not be found any more, nor find the host (P1).
+    pub link_control: LinkControl,
     /// What happens to a source for which the bucket table has no place
     #[arg(long, env = "LIMITER_ON_FULL", value_enum, default_value = "pass")]
     // Passed: a spoofed flood can fill a set, and must not cost conforming sources their packets

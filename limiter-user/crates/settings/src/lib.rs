@@ -14,7 +14,7 @@ mod settings;
 mod tables;
 pub mod web;
 
-pub use args::{LIVE, LogFormat, Malformed, RunArgs};
+pub use args::{LIVE, LinkControl, LogFormat, Malformed, RunArgs};
 pub use daemon::{DaemonConfig, OnExit};
 pub use file::ConfigFile;
 pub use pages::{default_file, example, reference};

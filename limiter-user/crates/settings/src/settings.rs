@@ -14,7 +14,7 @@ use super::args::ClusterArgs;
 use super::file::{ConfigFile, name_of};
 use crate::DaemonConfig;
 use crate::web::WebConfig;
-use crate::{LogFormat, Malformed, RunArgs};
+use crate::{LinkControl, LogFormat, Malformed, RunArgs};
 use api::error::{Failure, exit};
 use cluster::ClusterConfig;
 use dataplane::{self, Options};
@@ -325,6 +325,7 @@ impl Settings {
             ipv4_prefix: run.ipv4_prefix,
             ipv6_prefix: run.ipv6_prefix,
             drop_malformed: run.malformed == Malformed::Drop,
+            limit_link_control: run.link_control == LinkControl::Limit,
             on_full: run.on_full,
             groups: Groups { limit: run.group_limit, ipv6_prefix: run.group_ipv6_prefix },
             kernel_log: run.kernel_log,

@@ -13,33 +13,24 @@ use api::error::Failure;
 use dataplane::LinkEvents;
 
 /// Attaches to what is wanted as soon as it is there.
-pub(super) async fn watch(
-    events: Option<LinkEvents>,
-    wanted: &[String],
-    shared: &CoreHandle,
-) -> Failure {
+pub(super) async fn watch(events: Option<LinkEvents>, shared: &CoreHandle) -> Failure {
     // SAFETY: the descriptor is that of the socket, which the events own: it stays the same and open until they are
     // dropped, which nobody does before their AsyncFd.
     let register = |events| unsafe { AsyncFd::register_with_interest(events, Interest::READABLE) };
     let events = events.and_then(|events| register(events).ok());
-    let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
     let mut again = interval(RETRY_INTERVAL);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let changed = tokio::select! {
-            names = next(events.as_ref()) => {
-                // Of machines with containers there may be many, of which none is wanted.
-                if names.is_some_and(|names| names.is_disjoint(&wanted)) {
-                    continue;
-                }
-                true
-            }
+            names = next(events.as_ref()) => names,
             // What another program is on, for instance, may be free by and by.
             // Where the kernel tells nothing of links, one may have gone and come back.
-            _ = again.tick() => events.is_none(),
+            _ = again.tick() => events.is_some().then(BTreeSet::new),
         };
         let attached = shared.with(move |core| {
-            if changed || core.interfaces.problems().next().is_some() {
+            // Of machines with containers many may change, of which none is wanted.
+            let concerns = changed.is_none_or(|names| core.interfaces.wants(&names));
+            if concerns || core.interfaces.problems().next().is_some() {
                 core.interfaces.attach_wanted(&mut core.rules);
             }
             Ok(())

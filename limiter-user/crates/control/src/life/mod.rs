@@ -133,16 +133,12 @@ pub fn log_failure(result: Result<(), Failure>) {
 }
 
 /// Does what is due as time goes by and as interfaces come, until that fails.
-pub async fn go_on(
-    shared: &CoreHandle,
-    links: Option<LinkEvents>,
-    interfaces: &[String],
-) -> Failure {
+pub async fn go_on(shared: &CoreHandle, links: Option<LinkEvents>) -> Failure {
     tokio::select! {
         failure = tick(shared) => failure,
         failure = revert_overdue(shared) => failure,
         failure = history::keep(shared) => failure,
-        failure = interfaces::watch(links, interfaces, shared) => failure,
+        failure = interfaces::watch(links, shared) => failure,
     }
 }
 

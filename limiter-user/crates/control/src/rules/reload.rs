@@ -306,7 +306,7 @@ fn carry_out(rules: &mut Rules, settings: &Settings, plan: Plan) -> Result<(), F
     // Nothing of this can fail.
     let config = settings.daemon();
     if !plan.live.is_empty() {
-        rules.plane.set_verdicts(config.options.drop_malformed, config.options.on_full);
+        rules.plane.set_verdicts(&config.options);
         rules.on_full = config.options.on_full;
         if let Some(cluster) = &rules.cluster {
             cluster.set_weight(config.cluster.weight);

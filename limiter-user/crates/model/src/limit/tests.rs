@@ -185,6 +185,8 @@ fn an_address_belongs_to_its_source() {
     assert_eq!(source("2001:db8::1:2:3:4"), "2001:db8::/64");
     assert_eq!(source("198.51.100.7"), "198.51.100.7/32");
     assert_eq!(source("::ffff:198.51.100.7"), "198.51.100.7/32");
+    assert_eq!(source("64:ff9b::198.51.100.7"), "198.51.100.7/32");
+    assert_eq!(source("64:ff9b:1::198.51.100.7"), "64:ff9b:1::/64");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn fresh_maps_count_from_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    assert_eq!(size_of::<Slot>(), 344);
+    assert_eq!(size_of::<Slot>(), 360);
     assert!((SECONDS + MINUTES) * size_of::<Slot>() <= 9 << 19);
     let (mut scene, mut history) = (START, History::default());
     history.record(&scene.sample());
