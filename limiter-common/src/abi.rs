@@ -99,6 +99,30 @@ pub struct Config {
     pub padding: [AtomicU64; 1],
 }
 
+/// What the frames of an interface are like: there is a program for each kind, loaded with its number as a read-only global.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LinkKind {
+    /// Ethernet, a frame in one buffer.
+    Ethernet = 0,
+    /// Ethernet, a frame in several buffers: an MTU beyond a page.
+    Jumbo = 1,
+    /// Packets without Ethernet, from the IP header on: tun, WireGuard, PPP, IP in IP.
+    Ip = 2,
+}
+
+impl LinkKind {
+    /// The name of its program.
+    #[must_use]
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Ethernet => "limiter",
+            Self::Jumbo => "limiter_frags",
+            Self::Ip => "limiter_ip",
+        }
+    }
+}
+
 /// What packets of sources without a bucket meet: `slot of the groups' policy:16 | groups' IPv6 prefix:16 | least
 /// gate:32`. A word, because the first cache line of [`Config`] is full, and such a packet reads it anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

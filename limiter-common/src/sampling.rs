@@ -105,12 +105,16 @@ pub struct Sample {
     pub captured: u32,
     /// The interface that it came by.
     pub ifindex: u32,
+    /// A [`crate::abi::LinkKind`].
+    pub link_kind: u32,
+    /// To eight bytes.
+    pub padding: u32,
     /// Those bytes; what is behind them means nothing.
     pub data: [u8; MAX_BYTES],
 }
 
 const _: () = assert!(
-    size_of::<Sampling>() == 64 && size_of::<Sample>() == 280 && offset_of!(Sample, data) == 24
+    size_of::<Sampling>() == 64 && size_of::<Sample>() == 288 && offset_of!(Sample, data) == 32
 );
 
 #[cfg(test)]

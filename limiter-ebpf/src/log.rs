@@ -10,11 +10,10 @@ use aya_log_ebpf::info;
 use limiter_common::abi::Internal;
 use limiter_common::engine::Processor;
 use limiter_common::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
-use limiter_common::key::SourceKey;
 use limiter_common::packet::sender_of;
 
 use crate::frame::Frame;
-use crate::maps::MARKED;
+use crate::maps::{MARKED, Marked};
 use crate::state::Kernel;
 
 /// What the lines are told from in the daemon's log.
@@ -48,7 +47,14 @@ fn cpu() -> u32 {
 /// Writes what was marked.
 #[inline(always)]
 pub(crate) fn write_marked(frame: &Frame) {
-    limiter_log(frame.context());
+    // One after the other, not one by the other: the stack is short.
+    if limiter_log(frame.context()) != 0 {
+        let mut line = 0;
+        while line < LINES {
+            limiter_line(line);
+            line += 1;
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -78,25 +84,22 @@ fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
     if left_out > 0 {
         info!(ctx, target: TARGET, "kernel: {} packets more of which nothing was written", left_out);
     }
-    let source = sender_of(&Frame::new(ctx))?;
-    let mut line = 0;
-    while line < LINES {
-        limiter_line(line, what, source.high, source.low);
-        line += 1;
-    }
+    (marked.told, marked.source) = (what, sender_of(&Frame::new(ctx))?);
     Some(())
 }
 
 /// Lines that there may be about one packet.
 const LINES: u32 = 5;
 
-/// Writes one of them, if `what` happened that it tells.
+/// Writes one of them, if what it tells has happened.
 // A function as well: inlined, each line would be verified for each choice of those before it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_line(line: u32, what: u64, high: u64, low: u64) -> u32 {
-    let source = SourceKey { high, low };
-    let has = |which: Internal| what & 1 << which as u32 != 0;
+extern "C" fn limiter_line(line: u32) -> u32 {
+    let Some(marked) = MARKED.get_ptr(0) else { return 0 };
+    // SAFETY: as in `marks::mark`.
+    let Marked { told, source, .. } = unsafe { &*marked };
+    let has = |which: Internal| told & 1 << which as u32 != 0;
     match line {
         0 if has(Internal::Malformed) => {
             tell!(source, "kernel: an invalid header from {:i}, limited as usual (CPU {})");

@@ -14,36 +14,54 @@ mod steps;
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
-use limiter_common::abi::Reason;
+use limiter_common::abi::{LinkKind, Reason};
 use limiter_common::engine::{Constants as _, judge};
 use limiter_common::features::Features;
 
 use crate::frame::Frame;
 use crate::state::Kernel;
 
-/// Judges every frame that the interface receives.
+/// Judges every frame of an interface with Ethernet.
 #[xdp]
 #[inline(always)]
 fn limiter(ctx: XdpContext) -> u32 {
-    let frame = Frame::new(&ctx);
+    limit(&Frame::of(LinkKind::Ethernet, &ctx))
+}
+
+/// The same where frames may be in several buffers.
+#[xdp(frags)]
+#[inline(always)]
+fn limiter_frags(ctx: XdpContext) -> u32 {
+    limit(&Frame::of(LinkKind::Jumbo, &ctx))
+}
+
+/// The same of an interface without Ethernet.
+#[xdp]
+#[inline(always)]
+fn limiter_ip(ctx: XdpContext) -> u32 {
+    limit(&Frame::of(LinkKind::Ip, &ctx))
+}
+
+#[inline(always)]
+fn limit(frame: &Frame) -> u32 {
     // Without its maps the program judges nothing, and must not cut the host off.
     let Some(kernel) = Kernel::new().and_then(Kernel::with_config) else {
         return XDP_PASS;
     };
-    let reason = judge(&kernel, &frame);
+    let reason = judge(&kernel, frame);
     kernel.count(reason, frame.len());
     // The verdict is made: none of these changes it.
     if marks::is_marked() {
-        log::write_marked(&frame);
+        log::write_marked(frame);
     }
     if kernel.features().has(Features::EVIDENCE)
         && reason == Reason::OverLimit
         && kernel.is_sought()
     {
-        evidence::look_up(&frame);
+        evidence::look_up(frame);
     }
     if kernel.is_sampled(reason) {
-        sampler::take(&frame, reason);
+        sampler::take(frame, reason);
     }
     action(reason)
 }

@@ -8,7 +8,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use limiter_common::abi::{
-    Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
+    Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, LinkKind, POLICY_SLOTS, Policy,
 };
 use limiter_common::atomic::AtomicU64;
 use limiter_common::batch::Batch;
@@ -52,6 +52,10 @@ pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0
 #[unsafe(no_mangle)]
 pub(crate) static FEATURES: Global<u32> = Global::new(u32::MAX);
 
+/// What frames it is loaded for, likewise: a [`limiter_common::abi::LinkKind`].
+#[unsafe(no_mangle)]
+pub(crate) static LINK_KIND: Global<u8> = Global::new(LinkKind::Ethernet as u8);
+
 /// Whether lines are written. The loader sets it before the program is verified, so that the verifier
 /// takes all that writes them out again if not.
 #[unsafe(no_mangle)]
@@ -66,6 +70,9 @@ pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(
 pub(crate) struct Marked {
     /// What happened to the packet at hand: a bit for each [`limiter_common::abi::Internal`].
     pub(crate) what: u64,
+    /// What the lines tell that are written now, and of which source.
+    pub(crate) told: u64,
+    pub(crate) source: SourceKey,
     /// GCRA word of the lines.
     pub(crate) tat: Ticks,
     /// Packets about which nothing was written because of it, since the last line.

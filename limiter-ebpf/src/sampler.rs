@@ -10,7 +10,7 @@ use limiter_common::packet::sender_of;
 use limiter_common::sampling::{MAX_BYTES, Sample};
 
 use crate::frame::Frame;
-use crate::maps::{SAMPLES, SAMPLING};
+use crate::maps::{LINK_KIND, SAMPLES, SAMPLING};
 use crate::state::Kernel;
 
 /// Takes a sample of a packet that met `reason`, if it is wanted and there is room.
@@ -62,6 +62,8 @@ fn sample(ctx: &XdpContext, kernel: &Kernel, reason: u32) -> Option<()> {
         (&raw mut (*at).length).write(length);
         (&raw mut (*at).captured).write(captured as u32);
         (&raw mut (*at).ifindex).write((*ctx.ctx).ingress_ifindex);
+        (&raw mut (*at).link_kind).write(u32::from(LINK_KIND.load()));
+        (&raw mut (*at).padding).write(0);
         bpf_xdp_load_bytes(ctx.ctx, 0, (&raw mut (*at).data).cast(), captured as u32) != 0
     };
     if failed {

@@ -31,19 +31,14 @@ impl Steps for Kernel {
     type Frame = Frame;
 
     #[inline(always)]
-    fn take_up(
-        &self,
-        packet: Arrival,
-        go_on: impl FnOnce(&Arrival) -> Option<Reason>,
-    ) -> Option<Reason> {
+    fn take_up<'a>(&self, packet: &'a Arrival) -> Option<&'a Arrival> {
         let at = ARRIVAL.get_ptr_mut(0)?;
         // SAFETY: this CPU's element of the map, aligned and valid as long as the program runs. XDP programs are not
         // preempted by one another on a CPU, so nobody else writes it until the packet has its verdict.
-        let packet = unsafe {
-            at.write(packet);
-            &*at
-        };
-        go_on(packet)
+        unsafe {
+            at.write(*packet);
+            Some(&*at)
+        }
     }
 
     #[inline(always)]

@@ -46,6 +46,7 @@ pub mod serve;
 pub mod source;
 pub mod store;
 pub mod timeline;
+pub mod tun;
 pub mod wiretap;
 pub mod zipf;
 

@@ -22,6 +22,7 @@ use aya::{
     },
 };
 use limiter_common::abi::{Config, Counters, Layout, Reason, VERDICTS};
+use serde_json::Value;
 
 use crate::{Daemon, process::wait_for};
 
@@ -255,8 +256,14 @@ fn open(path: &Path) -> Map {
 /// If it is not attached to anything.
 #[must_use]
 pub fn id(daemon: &Daemon) -> u32 {
+    id_where(daemon, |_| true)
+}
+
+/// That of the first interface of the kind.
+fn id_where(daemon: &Daemon, is_it: impl Fn(&Value) -> bool) -> u32 {
     let status = daemon.cli().run(&["status"]).json;
-    let id = status["interfaces"][0]["program_id"].as_u64();
+    let mut interfaces = status["interfaces"].as_array().into_iter().flatten();
+    let id = interfaces.find(|it| is_it(it)).and_then(|it| it["program_id"].as_u64());
     id.and_then(|id| u32::try_from(id).ok()).unwrap_or_else(|| panic!("no program in {status:#}"))
 }
 
@@ -267,6 +274,15 @@ pub fn id(daemon: &Daemon) -> u32 {
 #[must_use]
 pub fn info(daemon: &Daemon) -> ProgramInfo {
     find(id(daemon))
+}
+
+/// What the kernel tells of a daemon's program on an interface.
+///
+/// # Panics
+/// If it is not attached there.
+#[must_use]
+pub fn info_on(daemon: &Daemon, interface: &str) -> ProgramInfo {
+    find(id_where(daemon, |it| it["name"] == interface))
 }
 
 /// What the kernel tells of the program with a number.

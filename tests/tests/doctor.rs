@@ -75,7 +75,7 @@ fn what_is_wrong_with_an_interface_is_told_with_a_remedy() {
     process::run(lab.receiver.ip(&["link", "set", RX, "mtu", "9000"]));
     offload::set(&lab.receiver, RX, Offload::Gro, true);
     let found = doctor(&lab, &[RX]);
-    assert_check(&found, "mtu", "warn", "9000");
+    assert_check(&found, "mtu", "ok", "9000, frames in several buffers");
     assert_check(&found, "gro", "ok", "after native mode");
     process::run(lab.receiver.ip(&["link", "set", RX, "down"]));
     let found = doctor(&lab, &[RX]);
@@ -102,7 +102,12 @@ fn a_program_on_the_interface_is_known() {
     });
     let other = Bystander::passing(&lab);
     let found = doctor(&lab, &[RX]);
-    assert_check(&found, "xdp-program", "warn", &format!("id {} (pass), native", other.id()));
+    assert_check(
+        &found,
+        "xdp-program",
+        "warn",
+        &format!("id {} (pass), native, held by e2e", other.id()),
+    );
 }
 
 #[test]

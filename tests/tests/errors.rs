@@ -12,7 +12,7 @@ use tests::{
     Bystander, Cli, Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
     cli::{Answer, answer, limiter_binary},
     frame,
-    lab::{RX, TX},
+    lab::RX,
     leftovers::BPF_FOLDER,
     observer::Then,
     process, v4,
@@ -220,26 +220,6 @@ fn modes_that_a_driver_lacks() {
     daemon.cli().ok(&["attach", "br0", "--mode", "generic"]);
     daemon.cli().ok(&["detach", "br0"]);
     daemon.cli().ok(&["attach", RX, "--mode", "native"]);
-    assert_still_limits(&lab, &daemon);
-}
-
-#[test]
-fn an_mtu_that_is_too_large() {
-    let lab = Lab::new(1);
-    for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
-        process::run(host.ip(&["link", "set", device, "mtu", "9000"]));
-    }
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let about = [RX, "9000", "MTU", "--mode generic"];
-    assert_error(&failing_run(&lab, home.path(), &["-i", RX]), PRIVILEGE, &about);
-    let daemon = Daemon::start_with(&lab, DaemonOptions::idle());
-    daemon.cli().limit("1000pps", Some("100"), None);
-    assert_error(&daemon.cli().run(&["attach", RX]), PRIVILEGE, &about);
-    assert_eq!(xdp_program(&lab), None);
-    for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
-        process::run(host.ip(&["link", "set", device, "mtu", "1500"]));
-    }
-    daemon.cli().ok(&["attach", RX]);
     assert_still_limits(&lab, &daemon);
 }
 

@@ -41,6 +41,7 @@ mod fleet;
 mod gate;
 mod harness;
 mod instances;
+mod links;
 mod lists;
 mod log;
 mod measuring;

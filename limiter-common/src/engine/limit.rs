@@ -48,16 +48,14 @@ pub(super) fn limit<S: Steps>(
 
     let set = set_of(hash, state.set_mask());
     let packet = Arrival { source, classified, hash, coarse_ns, wall_ns, published, length, set };
-    state.take_up(packet, |packet| {
-        let reason = of_its_own(state, config, packet)?;
-        // Management addresses are on the allow list. A full shared limit must not shut the operator out.
-        let shares =
-            state.features().has(Features::AGGREGATES) && atomic::load(&config.shared) != 0;
-        if !shares || !reason.passes() || reason == Reason::Allowed {
-            return Some(reason);
-        }
-        state.shared_limits(packet, reason)
-    })
+    let packet = state.take_up(&packet)?;
+    let reason = of_its_own(state, config, packet)?;
+    // Management addresses are on the allow list. A full shared limit must not shut the operator out.
+    let shares = state.features().has(Features::AGGREGATES) && atomic::load(&config.shared) != 0;
+    if !shares || !reason.passes() || reason == Reason::Allowed {
+        return Some(reason);
+    }
+    state.shared_limits(packet, reason)
 }
 
 /// Judges a packet by the limit of its source alone.

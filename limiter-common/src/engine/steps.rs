@@ -28,14 +28,10 @@ pub trait Steps: State + Sized {
     /// The frames that it judges.
     type Frame: Packet + ?Sized;
 
-    /// Goes on with a packet in hand: puts it where its steps find it.
+    /// The packet in hand: lies where its steps find it.
     #[inline(always)]
-    fn take_up(
-        &self,
-        packet: Arrival,
-        go_on: impl FnOnce(&Arrival) -> Option<Reason>,
-    ) -> Option<Reason> {
-        go_on(&packet)
+    fn take_up<'a>(&self, packet: &'a Arrival) -> Option<&'a Arrival> {
+        Some(packet)
     }
 
     /// Whether the link needs a packet whose IP header is `ip`.

@@ -14,7 +14,8 @@ const SENDER: usize = 6;
 #[inline(always)]
 #[must_use]
 pub fn sender<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> SourceKey {
-    if !ip.source.is_of_link() {
+    // Without Ethernet there is one neighbour as a rule.
+    if packet.starts_at_ip() || !ip.source.is_of_link() {
         return ip.source;
     }
     packet.read::<[u8; 6]>(SENDER).map_or(ip.source, SourceKey::from_link)

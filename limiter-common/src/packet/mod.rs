@@ -1,6 +1,7 @@
 //! Reads as much of a frame as a limit can depend on.
 //!
-//! [`network`] finds the source: Ethernet, up to [`MAX_TAGS`] VLAN tags, the IP header. [`transport`] goes on
+//! [`network`] finds the source: Ethernet, up to [`MAX_TAGS`] VLAN tags, the IP header. Frames of interfaces without
+//! Ethernet start with the IP header. [`transport`] goes on
 //! through IPv4 options and IPv6 extension headers to protocol, ports and flags. [`udp_destination`] and [`connection`]
 //! know the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
 //! none can read past the frame.
@@ -33,10 +34,16 @@ unsafe impl Header for Ipv6Hdr {}
 // SAFETY: an array of bytes.
 unsafe impl<const N: usize> Header for [u8; N] {}
 
-/// A frame, starting with its Ethernet header.
+/// A frame.
 pub trait Packet {
     /// Its length in bytes.
     fn length(&self) -> u32;
+
+    /// Whether it has no Ethernet header, as those of tun, WireGuard or PPP: then it starts with the IP header.
+    #[inline(always)]
+    fn starts_at_ip(&self) -> bool {
+        false
+    }
 
     /// Copies the header at `offset`, or `None` if the frame ends before the header does.
     fn read<H: Header>(&self, offset: usize) -> Option<H>;
@@ -58,6 +65,29 @@ impl Packet for [u8] {
         // SAFETY: `bytes` has exactly the size of `H`, any bytes are a valid `H` (trait contract),
         // and the read does not assume alignment.
         Some(unsafe { bytes.as_ptr().cast::<H>().read_unaligned() })
+    }
+}
+
+/// A frame of an interface with Ethernet or without.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    /// All of it.
+    pub bytes: &'a [u8],
+    /// Whether it has no Ethernet header.
+    pub starts_at_ip: bool,
+}
+
+impl Packet for Bytes<'_> {
+    fn length(&self) -> u32 {
+        self.bytes.length()
+    }
+
+    fn starts_at_ip(&self) -> bool {
+        self.starts_at_ip
+    }
+
+    fn read<H: Header>(&self, offset: usize) -> Option<H> {
+        self.bytes.read(offset)
     }
 }
 
@@ -138,19 +168,35 @@ pub fn behind_tags<P: Packet + ?Sized>(packet: &P) -> Option<Behind> {
 /// Finds the source of a frame.
 #[inline(always)]
 pub fn network<P: Packet + ?Sized>(packet: &P) -> Network {
-    let Some(EthHdr { mut ether_type, .. }) = packet.read(0) else { return Network::NonIp };
-    let mut offset = EthHdr::LEN;
-    if is_vlan(ether_type) {
-        let Some(behind) = packet.behind_tags() else { return Network::Unreadable };
-        ether_type = behind.ether_type;
-        offset = usize::from(behind.offset);
-    }
+    let (ether_type, offset) = if packet.starts_at_ip() {
+        let Some(ether_type) = bare(packet) else { return Network::NonIp };
+        (ether_type, 0)
+    } else {
+        let Some(EthHdr { ether_type, .. }) = packet.read(0) else { return Network::NonIp };
+        if is_vlan(ether_type) {
+            let Some(behind) = packet.behind_tags() else { return Network::Unreadable };
+            (behind.ether_type, usize::from(behind.offset))
+        } else {
+            (ether_type, EthHdr::LEN)
+        }
+    };
     if ether_type == EtherType::Ipv4 as u16 {
         ipv4(packet, offset)
     } else if ether_type == EtherType::Ipv6 as u16 {
         ipv6(packet, offset)
     } else {
         Network::NonIp
+    }
+}
+
+/// What an EtherType would say of a frame that starts at its IP header, if it does.
+#[inline(always)]
+fn bare<P: Packet + ?Sized>(packet: &P) -> Option<u16> {
+    // Two bytes, though one is wanted: the verifier does not follow the comparison that one is read by.
+    match packet.read::<[u8; 2]>(0)?[0] >> 4 {
+        4 => Some(EtherType::Ipv4 as u16),
+        6 => Some(EtherType::Ipv6 as u16),
+        _ => None,
     }
 }
 

@@ -223,6 +223,33 @@ proptest! {
         prop_assert!(watched.end.get() <= bytes.len());
     }
 
+    /// A packet is the same with Ethernet and without, wherever it is cut.
+    #[test]
+    fn a_frame_without_ethernet_is_read_as_with_it(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+        is_v6: bool,
+        likely: bool,
+    ) {
+        if let Some(first) = bytes.first_mut().filter(|_| likely) {
+            *first = if is_v6 { 0x60 } else { 0x40 | (*first & 15) };
+        }
+        let version = bytes.get(..2).map(|bytes| bytes[0] >> 4);
+        let mut frame = ethernet(&[if version == Some(6) { 0x86dd } else { 0x0800 }]);
+        frame.extend(&bytes);
+        let bare = Bytes { bytes: &bytes, starts_at_ip: true };
+        match (network(&bare), network(&*frame)) {
+            (Network::Ip(found), Network::Ip(ip)) => {
+                let shifted = Ip { offset: ip.offset - EthHdr::LEN as u16, ..ip };
+                prop_assert_eq!(found, shifted);
+                prop_assert_eq!(transport(&bare, &found), transport(&*frame, &ip));
+                prop_assert_eq!(sender(&bare, &found), found.source);
+            }
+            // Without an EtherType, what has no version of IP is none.
+            (Network::NonIp, Network::Unreadable) => prop_assert!(!matches!(version, Some(4 | 6))),
+            (found, other) => prop_assert_eq!(found, other),
+        }
+    }
+
     /// Whatever is cut off: if a source is reported, it is the right one.
     #[test]
     fn a_truncated_frame_keeps_its_source_or_has_none(cut in 0usize..80, options in 0usize..10) {

@@ -186,7 +186,7 @@ impl<'a> SampleFile<'a> {
                 // pcapng has microseconds unless an interface says otherwise.
                 let nanoseconds = InterfaceDescriptionOption::IfTsResol(9);
                 let block = InterfaceDescriptionBlock {
-                    linktype: DataLink::ETHERNET,
+                    linktype: if sample.starts_at_ip { DataLink::RAW } else { DataLink::ETHERNET },
                     snaplen: self.snaplen,
                     options: vec![InterfaceDescriptionOption::IfName(name), nanoseconds],
                 };

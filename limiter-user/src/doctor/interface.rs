@@ -7,11 +7,12 @@ use aya::programs::loaded_programs;
 use aya::util::online_cpus;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Stats64};
 
-use super::Check;
+use super::{Check, holders};
 use dataplane::nic::ethtool::{Channels, Ethtool};
 use dataplane::nic::merging_of;
 use dataplane::nic::netdev;
-use dataplane::{Error, NATIVE_MTU, link, pins_of};
+use dataplane::{Error, LinkKind, NATIVE_MTU, link, pins_of};
+
 use model::instance::{Instance, Owner};
 use model::interface::Mode;
 
@@ -25,7 +26,7 @@ const NATIVE_DRIVERS: &str = "atlantic bnxt_en bonding cpsw ena fec fsl_dpaa2_et
 const BYPASSES: [&str; 2] = ["hw-tc-offload", "l2-fwd-offload"];
 
 /// The limiter's own program, by its name in the kernel.
-// The name is all that a stranger's program shows. Kernels cut it at 15 bytes, which this one is far from.
+// The name is all that a stranger's program shows. That for frames in several buffers begins with it.
 const PROGRAM_NAME: &str = "limiter";
 
 /// An XDP program that is attached.
@@ -37,6 +38,8 @@ struct Program {
     mode: Option<Mode>,
     /// Which limiter it is of, if it is one's.
     owner: Option<Owner>,
+    /// The processes that hold it.
+    holders: Vec<String>,
 }
 
 /// What was found.
@@ -54,7 +57,15 @@ pub(super) struct Device {
     program: Option<Program>,
     /// The instance that this is asked for.
     instance: Option<Instance>,
+    /// What its frames are, if the limiter can read them.
+    kind: Option<LinkKind>,
+    /// Whether the driver takes programs for frames in several buffers; `None` before Linux 6.3.
+    several_buffers: Option<bool>,
+    /// The bond that it is a port of.
+    bond: Option<String>,
     channels: Option<Channels>,
+    /// Whether queues are chosen by the source address alone.
+    by_source: Option<bool>,
     cpus: u32,
     received: u64,
     /// Counters of frames that were lost before a program could see them.
@@ -71,20 +82,24 @@ impl Device {
         pin_dir: &Path,
         instance: Option<&Instance>,
     ) -> Result<Self, Error> {
-        let index = link::Interface::named(name)?.index;
+        let interface = link::Interface::named(name)?;
+        let index = interface.index;
         let links = link::request(LinkMessage::default(), false).map_err(Error::Netlink)?;
         // A dump of all links, as a request that changes nothing is one
         // here. The name came first: its error has the hint.
-        let found = links.into_iter().find(|link| link.header.index == index);
+        let found = links.iter().find(|link| link.header.index == index).cloned();
         let gone = || Error::Netlink(io::Error::other(format!("{name} has vanished")));
         let message = found.ok_or_else(gone)?;
         let flags = message.header.flags;
+        let features = netdev::xdp_features(index).ok();
         let mut device = Self {
             name: name.into(),
             is_up: flags.contains(LinkFlags::Up),
             has_carrier: flags.contains(LinkFlags::LowerUp),
+            kind: interface.link_kind(),
             // An error is an old kernel, which the list of drivers answers for: no fault of the interface.
-            xdp: netdev::xdp_features(index).ok().map(|set| set & netdev::BASIC != 0),
+            xdp: features.map(|set| set & netdev::BASIC != 0),
+            several_buffers: features.map(|set| set & netdev::RX_SG != 0),
             instance: instance.cloned(),
             cpus: online_cpus().map_or(1, |cpus| u32::try_from(cpus.len()).unwrap_or(1)),
             ..Self::default()
@@ -99,8 +114,10 @@ impl Device {
                         name: program_name(id),
                         mode,
                         owner: pins_of(index, id, pin_dir).map(|pins| Owner::new(&pins)),
+                        holders: holders::of(id),
                     });
                 }
+                LinkAttribute::Controller(above) => device.bond = bond(&links, above),
                 _ => {}
             }
         }
@@ -109,6 +126,7 @@ impl Device {
             device.driver = ethtool.driver();
             device.features = ethtool.features();
             device.channels = ethtool.channels();
+            device.by_source = ethtool.hashes_by_source();
             let lost = ethtool.statistics().into_iter().filter(|(name, _)| is_miss(name));
             device.misses.extend(lost);
         }
@@ -127,11 +145,14 @@ impl Device {
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {
-        let mut checks = vec![self.state(), self.native(), self.mtu()];
+        let mut checks = vec![self.state(), self.frames(), self.native(), self.mtu()];
+        checks.extend(self.bond());
         checks.extend(self.merging_in_hardware());
         checks.extend(self.gro());
         checks.extend(self.bypass());
-        checks.extend([self.program(), self.queues(), self.missed()]);
+        checks.extend([self.program(), self.queues()]);
+        checks.extend(self.hash());
+        checks.push(self.missed());
         checks
     }
 
@@ -142,7 +163,8 @@ impl Device {
     fn has_native(&self) -> bool {
         // Kernels before 6.3 do not say what a driver can do.
         let is_known = || NATIVE_DRIVERS.split_whitespace().any(|name| name == self.driver_name());
-        self.xdp.unwrap_or_else(is_known)
+        // A tun interface has it with Ethernet alone.
+        self.xdp.unwrap_or_else(|| self.kind != Some(LinkKind::Ip) && is_known())
     }
 
     fn state(&self) -> Check {
@@ -157,6 +179,40 @@ impl Device {
             return Check::warn(check, format!("{name} is up, but has no carrier"), remedy);
         }
         Check::ok(check, format!("{name} is up, driver {}", self.driver_name()))
+    }
+
+    /// What its frames begin with.
+    fn frames(&self) -> Check {
+        let check = "frames";
+        match self.kind {
+            Some(LinkKind::Ip) => Check::ok(check, "IP packets, without Ethernet"),
+            Some(LinkKind::Ethernet | LinkKind::Jumbo) => Check::ok(check, "Ethernet"),
+            None => Check::fail(
+                check,
+                "neither Ethernet nor IP: the limiter cannot read them",
+                "attach to the interface that has the packets after they are unpacked",
+            ),
+        }
+    }
+
+    /// A bond, or a port of one.
+    fn bond(&self) -> Option<Check> {
+        let (check, name) = ("bond", &self.name);
+        if let Some(bond) = &self.bond {
+            return Some(Check::warn(
+                check,
+                format!(
+                    "{name} is a port of {bond}: what comes by its other ports is not judged here"
+                ),
+                format!("attach to {bond}, which has the program run in each of its ports"),
+            ));
+        }
+        (self.driver_name() == "bonding").then(|| {
+            Check::ok(
+                check,
+                "its ports run the program, those that come later too; attach to none of them",
+            )
+        })
     }
 
     fn native(&self) -> Check {
@@ -178,6 +234,9 @@ impl Device {
         // Generic mode takes packets of any length, so it has no such bound.
         if mtu <= NATIVE_MTU || !self.has_native() {
             return Check::ok(check, mtu.to_string());
+        }
+        if self.several_buffers == Some(true) {
+            return Check::ok(check, format!("{mtu}, frames in several buffers"));
         }
         Check::warn(
             check,
@@ -247,17 +306,23 @@ impl Device {
 
     fn program(&self) -> Check {
         let check = "xdp-program";
-        let Some(Program { id, name, mode, owner }) = &self.program else {
+        let Some(Program { id, name, mode, owner, holders }) = &self.program else {
             return Check::ok(check, "none");
         };
         let called = name.as_deref().unwrap_or("name unknown");
         let mode = mode.map_or("several modes", Mode::name);
         let device = &self.name;
         // By name: the id is another one with each load, and the tag with each version.
-        if called != PROGRAM_NAME {
+        if !called.starts_with(PROGRAM_NAME) {
+            // Programs of ip(8) and pinned links are held by nobody.
+            let held = if holders.is_empty() {
+                "no process holds it".into()
+            } else {
+                format!("held by {}", holders.join(", "))
+            };
             return Check::warn(
                 check,
-                format!("another one is attached: id {id} ({called}), {mode}"),
+                format!("another one is attached: id {id} ({called}), {mode}, {held}"),
                 format!(
                     "remove it (ip link set {device} xdp off), or let limiter take its place with --replace"
                 ),
@@ -297,6 +362,23 @@ impl Device {
         Check::ok(check, found)
     }
 
+    /// How packets are spread over queues.
+    fn hash(&self) -> Option<Check> {
+        let (check, name) = ("queue-hash", &self.name);
+        let many = self.channels.is_some_and(|channels| channels.receive > 1);
+        Some(match self.by_source.filter(|_| many)? {
+            true => Check::ok(check, "by the source address: a source is judged on one CPU"),
+            // No fault: the price of the other choice is that a flood of one source fills one queue.
+            false => Check::ok(
+                check,
+                format!(
+                    "a source's packets are judged on several CPUs; on one with `ethtool -N {name} rx-flow-hash udp4 \
+                     s` (and tcp4, udp6, tcp6)"
+                ),
+            ),
+        })
+    }
+
     fn missed(&self) -> Check {
         let check = "missed";
         let lost: Vec<_> = self.misses.iter().filter(|(_, count)| *count > 0).collect();
@@ -320,6 +402,17 @@ impl Device {
             ),
         )
     }
+}
+
+/// The name of the bond with an index; `None` if that is a bridge or another device.
+fn bond(links: &[LinkMessage], index: u32) -> Option<String> {
+    let above = links.iter().find(|link| link.header.index == index)?;
+    let name = above.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })?;
+    let driver = Ethtool::new(&name).ok()?.driver()?;
+    (driver == "bonding").then_some(name)
 }
 
 /// The name of a loaded program, which only root may ask for.
@@ -365,11 +458,19 @@ mod tests {
             features: Some(vec!["rx-checksum".into(), "rx-gro".into()]),
             program: None,
             instance: None,
+            kind: Some(LinkKind::Ethernet),
+            several_buffers: Some(false),
+            bond: None,
+            by_source: Some(true),
             channels: Some(Channels { receive: 8, most: 16 }),
             cpus: 8,
             received: 1000,
             misses: vec![("missed errors".into(), 0)],
         }
+    }
+
+    fn program(name: &str, mode: Mode, owner: Option<Owner>) -> Program {
+        Program { id: 7, name: Some(name.into()), mode: Some(mode), owner, holders: Vec::new() }
     }
 
     fn bad(device: &Device) -> Vec<(&'static str, Grade)> {
@@ -387,17 +488,15 @@ mod tests {
 
     #[test]
     fn a_good_interface_has_nothing_to_mend() {
-        let ours = Program {
-            id: 7,
-            name: Some(PROGRAM_NAME.into()),
-            mode: Some(Mode::Native),
-            owner: None,
-        };
+        let ours = program(PROGRAM_NAME, Mode::Native, None);
         let few = Channels { receive: 1, most: 1 };
         for device in [
             good(),
             Device { program: Some(ours), ..good() },
             Device { channels: None, features: None, ..good() },
+            Device { mtu: 9000, several_buffers: Some(true), ..good() },
+            Device { kind: Some(LinkKind::Ip), by_source: Some(false), ..good() },
+            Device { driver: Some("bonding".into()), ..good() },
             // It cannot have more.
             Device { channels: Some(few), ..good() },
             // An old kernel, and a driver that is known.
@@ -410,21 +509,21 @@ mod tests {
         ] {
             assert_eq!(bad(&device), [], "{device:?}");
         }
-        assert_eq!(good().checks().len(), 9);
+        assert_eq!(good().checks().len(), 11);
     }
 
     #[test]
     fn each_fault_is_found() {
         use Grade::{Fail, Warn};
-        let other = |mode| {
-            Some(Program { id: 7, name: Some("filter".into()), mode: Some(mode), owner: None })
-        };
+        let other = |mode| Some(program("filter", mode, None));
         let few = Some(Channels { receive: 2, most: 4 });
         let misses = vec![("missed errors".into(), 0), ("rx_no_buffer_count".into(), 250)];
         for (device, expected) in [
             (Device { is_up: false, ..good() }, ("interface", Warn)),
             (Device { has_carrier: false, ..good() }, ("interface", Warn)),
             (Device { mtu: 9000, ..good() }, ("mtu", Warn)),
+            (Device { kind: None, ..good() }, ("frames", Fail)),
+            (Device { bond: Some("bond0".into()), ..good() }, ("bond", Warn)),
             (Device { features: features(&["rx-lro"]), ..good() }, ("lro", Fail)),
             (Device { features: features(&["rx-gro-hw"]), ..good() }, ("lro", Warn)),
             (Device { features: features(&["hw-tc-offload"]), ..good() }, ("bypass", Warn)),
@@ -443,12 +542,7 @@ mod tests {
         assert_eq!(bad(&without), [("native-xdp", Warn), ("gro", Warn)]);
         let unknown = Device { xdp: None, driver: Some("e100".into()), ..good() };
         assert_eq!(bad(&unknown), [("native-xdp", Warn), ("gro", Warn)]);
-        let ours = Program {
-            id: 7,
-            name: Some(PROGRAM_NAME.into()),
-            mode: Some(Mode::Generic),
-            owner: None,
-        };
+        let ours = program(PROGRAM_NAME, Mode::Generic, None);
         assert_eq!(bad(&Device { program: Some(ours), ..good() }), [("gro", Warn)]);
         let off = features(&["rx-checksum"]);
         assert_eq!(bad(&Device { features: off, ..without }), [("native-xdp", Warn)]);
@@ -458,8 +552,7 @@ mod tests {
     fn an_interface_of_another_instance_is_told_for_an_instance() {
         let [edge, dmz] = ["edge", "dmz"].map(|name| name.parse::<Instance>().unwrap());
         let of = |owner, asked: Option<&Instance>| {
-            let mode = Some(Mode::Native);
-            let program = Program { id: 7, name: Some(PROGRAM_NAME.into()), mode, owner };
+            let program = program(PROGRAM_NAME, Mode::Native, owner);
             let instance = asked.cloned();
             Device { program: Some(program), instance, ..good() }.program()
         };

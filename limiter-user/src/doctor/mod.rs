@@ -1,6 +1,7 @@
 //! What a machine and an interface lack to run the limiter well, and what to do about it. Nothing is
 //! changed, attached or pinned, and no daemon is needed.
 
+mod holders;
 mod host;
 mod interface;
 mod store;

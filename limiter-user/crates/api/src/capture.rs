@@ -113,6 +113,8 @@ pub struct SampleReport {
     pub interface: String,
     /// `pass` or `drop`, the reason, the source and its limit, as far as they are known.
     pub comment: String,
+    /// Whether its interface has no Ethernet: it starts with the IP header.
+    pub starts_at_ip: bool,
     /// How long it was, bytes.
     pub length: u32,
     /// Its first bytes.
@@ -135,8 +137,8 @@ impl SampleReport {
                 comment += &format!(" algorithm={}", limit.algorithm.name());
             }
         }
-        let PacketSample { time, length, data, .. } = sample;
-        Self { time, interface, comment, length, data }
+        let PacketSample { time, length, data, starts_at_ip, .. } = sample;
+        Self { time, interface, comment, starts_at_ip, length, data }
     }
 }
 

@@ -28,8 +28,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// What a packet is for.
 fn port_of(sample: &PacketSample) -> Class {
     let any = Class::ANY;
-    let Network::Ip(ip) = network(sample.data.as_slice()) else { return any };
-    let Some(above) = transport(sample.data.as_slice(), &ip) else { return any };
+    let frame = sample.frame();
+    let Network::Ip(ip) = network(&frame) else { return any };
+    let Some(above) = transport(&frame, &ip) else { return any };
     let has_port = above.has_ports && matches!(above.protocol, TCP | UDP);
     let port = above.destination_port;
     let kind = (has_port && port > 0).then_some(Kind::To(Ports { first: port, last: port }));
@@ -101,6 +102,7 @@ mod tests {
             ifindex: 1,
             source: None,
             limit: None,
+            starts_at_ip: false,
             data,
         }
     }

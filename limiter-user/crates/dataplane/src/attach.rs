@@ -13,6 +13,7 @@ use super::error::{Error, Opaque};
 use super::foreign::ForeignLink;
 use super::link::Interface;
 use super::pins::{link_of, path_of_link, pins_of};
+use super::programs::Programs;
 use crate::nic::{merging, no_offload};
 use model::instance::Owner;
 use model::interface::Mode;
@@ -48,10 +49,9 @@ fn attach_error(interface: &Interface, mode: Mode) -> impl FnOnce(Opaque) -> Err
 }
 
 impl Links {
-    /// Puts `program` in the place of whatever the pinned links run, each atomically (`BPF_LINK_UPDATE`): detaching
-    /// first would let packets pass unlimited. Links of
-    /// interfaces that are gone are removed.
-    pub(super) fn take_over(directory: &Path, program: &mut Xdp) -> Result<Self, Error> {
+    /// Puts `programs` in the place of whatever the pinned links run, each atomically (`BPF_LINK_UPDATE`): detaching
+    /// first would let packets pass unlimited. Links of interfaces that are gone are removed.
+    pub(super) fn take_over(directory: &Path, programs: &mut Programs) -> Result<Self, Error> {
         let mut links = Self::default();
         let failed = Error::pin("list the links in", directory);
         let present = Interface::all()?;
@@ -64,17 +64,17 @@ impl Links {
                 fs::remove_file(&path).map_err(Error::pin("remove", &path))?;
                 continue;
             };
-            let link = update(&path, program).map_err(attach_error(interface, mode))?;
+            let link = with_program(programs, interface, mode, |program| update(&path, program))?;
             links.0.push(Link { ifindex, mode, link, path });
         }
         Ok(links)
     }
 
-    /// Attaches `program` to `name`; does nothing if it is there already in this mode.
+    /// Attaches the program for its frames to `name`; does nothing if it is there already in this mode.
     pub(super) fn attach(
         &mut self,
         directory: &Path,
-        program: &mut Xdp,
+        programs: &mut Programs,
         name: &str,
         mode: Mode,
         replace: bool,
@@ -92,6 +92,8 @@ impl Links {
             let problem = no_offload(name, interface.index);
             return Err(Error::Offload { name: name.into(), problem });
         }
+        // Before another program is removed for it.
+        interface.link_kinds(mode)?;
         if let Some((other, id)) = interface.program {
             // Not even to be replaced: the other would go on as if it limited something.
             if let Some(pins) = pins_of(interface.index, id, directory) {
@@ -113,8 +115,9 @@ impl Links {
         // What was there has been removed before, as the kernel has no way to put a link in the
         // place of a program that is not on one. Packets pass unlimited for that moment, which
         // `replace` accepts.
-        let link = create(&path, program, interface.index, mode)
-            .map_err(attach_error(&interface, mode))?;
+        let link = with_program(programs, &interface, mode, |program| {
+            create(&path, program, interface.index, mode)
+        })?;
         self.0.push(Link { ifindex: interface.index, mode, link, path });
         if let Some(offload) = merging(name) {
             tracing::warn!(
@@ -187,6 +190,26 @@ impl Links {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// Does something with the first program that an interface takes.
+fn with_program<T>(
+    programs: &mut Programs,
+    interface: &Interface,
+    mode: Mode,
+    mut act: impl FnMut(&mut Xdp) -> Result<T, Opaque>,
+) -> Result<T, Error> {
+    let mut refusal = None;
+    for kind in interface.link_kinds(mode)? {
+        let Some(program) = programs.of(*kind)? else { continue };
+        match act(program) {
+            Ok(done) => return Ok(done),
+            // The last one serves what those before do not.
+            Err(error) => refusal = Some(error),
+        }
+    }
+    let refusal = refusal.unwrap_or_else(|| "this kernel has no program for it".into());
+    Err(attach_error(interface, mode)(refusal))
 }
 
 /// Makes the pinned link at `path` run `program` from its next packet on.

@@ -8,7 +8,8 @@ use model::interface::{Attachment, Mode};
 
 use super::attach::{Links, largest_mtu};
 use super::link::Interface;
-use super::object::{self, Programs};
+use super::object;
+use super::programs::Programs;
 use super::{Error, RunTime};
 
 /// What the Ethernet header and two VLAN tags add to the MTU.
@@ -40,18 +41,12 @@ impl Attachments {
         if self.programs.features.has(features) {
             return Ok(());
         }
-        let Some(mut full) = self.programs.full.take() else { return Ok(()) };
-        if self.staging.is_none() {
-            let program = object::program(&mut full);
-            match program.and_then(|program| Links::take_over(&self.pin_dir, program)) {
-                Ok(links) => self.links = links,
-                Err(error) => {
-                    self.programs.full = Some(full);
-                    return Err(error);
-                }
-            }
+        let Some(full) = self.programs.full.take() else { return Ok(()) };
+        let former = std::mem::replace(&mut self.programs.at_work, full);
+        if let Err(error) = self.take_over() {
+            self.programs.full = Some(std::mem::replace(&mut self.programs.at_work, former));
+            return Err(error);
         }
-        self.programs.at_work = full;
         self.programs.features = Features::ALL;
         Ok(())
     }
@@ -62,8 +57,7 @@ impl Attachments {
     /// If the kernel refuses.
     pub(super) fn take_over(&mut self) -> Result<(), Error> {
         if self.staging.is_none() {
-            self.links =
-                Links::take_over(&self.pin_dir, object::program(&mut self.programs.at_work)?)?;
+            self.links = Links::take_over(&self.pin_dir, &mut self.programs)?;
         }
         Ok(())
     }
@@ -74,8 +68,7 @@ impl Attachments {
     /// If the kernel refuses, or pins cannot be moved.
     pub(super) fn settle(&mut self) -> Result<bool, Error> {
         let Some(staging) = &self.staging else { return Ok(false) };
-        let program = object::program(&mut self.programs.at_work)?;
-        self.links = object::settle(staging, &self.pin_dir, program)?;
+        self.links = object::settle(staging, &self.pin_dir, &mut self.programs)?;
         self.staging = None;
         Ok(true)
     }
@@ -91,8 +84,7 @@ impl Attachments {
         mode: Mode,
         replace: bool,
     ) -> Result<(), Error> {
-        let program = object::program(&mut self.programs.at_work)?;
-        self.links.attach(&self.pin_dir, program, interface, mode, replace)
+        self.links.attach(&self.pin_dir, &mut self.programs, interface, mode, replace)
     }
 
     /// Detaches the program from an interface; buckets and counters stay.

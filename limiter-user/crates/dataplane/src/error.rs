@@ -127,6 +127,14 @@ pub enum Error {
         /// The names that exist.
         known: Vec<String>,
     },
+    /// The program can read no frames of such an interface.
+    #[error("the frames of {name} are neither Ethernet nor IP, but {layer}")]
+    Layer {
+        /// The interface.
+        name: String,
+        /// What they are.
+        layer: String,
+    },
     /// The interface is not one of ours.
     #[error("limiter is not attached to {name}")]
     NotAttached {

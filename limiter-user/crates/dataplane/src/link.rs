@@ -6,11 +6,15 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::Error;
+use limiter_common::abi::LinkKind;
 use model::interface::Mode;
+
+/// The usual MTU of Ethernet.
+const ETHERNET_MTU: u32 = 1500;
 
 /// An interface.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +25,8 @@ pub struct Interface {
     pub index: u32,
     /// The largest packet, bytes without the Ethernet header.
     pub mtu: u32,
+    /// What its frames are.
+    pub layer: LinkLayerType,
     /// Packets received since it was made.
     pub rx_packets: u64,
     /// The XDP program on it: where and which.
@@ -112,7 +118,9 @@ impl AsRawFd for LinkEvents {
 
 impl Interface {
     fn parse(link: LinkMessage) -> Self {
-        let mut interface = Self { index: link.header.index, ..Self::default() };
+        let header = link.header;
+        let mut interface =
+            Self { index: header.index, layer: header.link_layer_type, ..Self::default() };
         for attribute in link.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => interface.name = name,
@@ -123,6 +131,35 @@ impl Interface {
             }
         }
         interface
+    }
+
+    /// Which programs serve its frames: the first one that its driver takes.
+    ///
+    /// # Errors
+    /// If none does: [`Error::Layer`].
+    pub fn link_kinds(&self, mode: Mode) -> Result<&'static [LinkKind], Error> {
+        use LinkLayerType as Layer;
+        match self.layer {
+            // In one buffer as long as the driver has its frames so: that costs a call less, and no peer merges packets.
+            Layer::Ether | Layer::Loopback if mode == Mode::Native && self.mtu > ETHERNET_MTU => {
+                Ok(&[LinkKind::Ethernet, LinkKind::Jumbo])
+            }
+            Layer::Ether | Layer::Loopback => Ok(&[LinkKind::Ethernet]),
+            Layer::None
+            | Layer::Ppp
+            | Layer::Rawip
+            | Layer::Tunnel
+            | Layer::Tunnel6
+            | Layer::Sit
+            | Layer::Ipgre
+            | Layer::Ip6gre => Ok(&[LinkKind::Ip]),
+            other => Err(Error::Layer { name: self.name.clone(), layer: format!("{other:?}") }),
+        }
+    }
+
+    /// What its frames are; `None` if no program reads them.
+    pub fn link_kind(&self) -> Option<LinkKind> {
+        self.link_kinds(Mode::Generic).ok()?.first().copied()
     }
 
     /// All interfaces of this network namespace.

@@ -12,67 +12,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData, MapError};
-use aya::programs::Xdp;
-use aya::{Ebpf, EbpfLoader};
 use limiter_common::abi::{ABI_VERSION, Config, Layout};
-use limiter_common::batch::BATCHES_PER_CPU;
 use limiter_common::features::Features;
 use limiter_common::hash::HashKey;
-use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
+use limiter_common::lists::BITS_PER_SOURCE;
 use limiter_common::table::WAYS;
 
 use super::attach::Links;
 use super::options::{HashSecret, Options};
-use super::pins::link_of;
-use super::{Error, kernel, log};
+use super::pins::{link_of, pin_of};
+use super::programs::{OBJECT, Programs, load_programs};
+use super::{Error, kernel};
 
-/// The program's name in the object.
-pub(super) const PROGRAM: &str = "limiter";
 pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
-
-/// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 27] = [
-    "CONFIG",
-    "POLICIES",
-    "EXACT",
-    "PREFIXES4",
-    "PREFIXES6",
-    "CLASSES",
-    "SHARED4",
-    "SHARED6",
-    "SHARED",
-    "BATCHES",
-    "SKETCH",
-    "DISTINCT",
-    "FINGERPRINTS",
-    "SLOTS",
-    "IDENTITIES",
-    "SHARES",
-    "COUNTERS",
-    "DROP_CACHE",
-    "LISTED",
-    "LISTED4",
-    "LISTED6",
-    "PREFIX_BITMAP",
-    "FILTER",
-    "PEERS",
-    "SAMPLING",
-    "SAMPLES",
-    "EVENTS",
-];
-
-/// The object file, if this binary has one.
-#[cfg(kernel_program)]
-pub(super) const OBJECT: Option<&[u8]> =
-    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/limiter-ebpf")));
-#[cfg(not(kernel_program))]
-pub(super) const OBJECT: Option<&[u8]> = None;
-
-/// Whether this binary contains the kernel program.
-pub const fn has_program() -> bool {
-    OBJECT.is_some()
-}
 
 /// A loaded program with its maps.
 pub(super) struct Loaded {
@@ -80,16 +33,6 @@ pub(super) struct Loaded {
     pub(super) layout: Layout,
     /// Where fresh maps are pinned until [`settle`]; `None` if pinned ones were taken over.
     pub(super) staging: Option<PathBuf>,
-}
-
-/// The program with what is in use, and the one with everything. Both are verified at the start: afterwards the
-/// daemon has no privilege for it (`CAP_PERFMON`), and the first use of a feature cannot fail.
-pub(super) struct Programs {
-    pub(super) at_work: Ebpf,
-    /// What that one is loaded for.
-    pub(super) features: Features,
-    /// The one with everything, until it is at work.
-    pub(super) full: Option<Ebpf>,
 }
 
 /// Loads the program for `options`.
@@ -145,11 +88,15 @@ fn build(
 }
 
 /// Puts a staged data plane in the place of `pin_dir`, links included.
-pub(super) fn settle(staging: &Path, pin_dir: &Path, program: &mut Xdp) -> Result<Links, Error> {
+pub(super) fn settle(
+    staging: &Path,
+    pin_dir: &Path,
+    programs: &mut Programs,
+) -> Result<Links, Error> {
     let mut links =
         // Links are switched to the new program before their pins move. Whichever directory they
         // are found in after a crash, they run the program whose maps have the limits.
-        if pin_dir.exists() { Links::take_over(pin_dir, program)? } else { Links::default() };
+        if pin_dir.exists() { Links::take_over(pin_dir, programs)? } else { Links::default() };
     links.move_to(staging)?;
     take_the_place(staging, pin_dir)?;
     links.moved_to(pin_dir);
@@ -193,11 +140,6 @@ fn has_links(directory: &Path) -> bool {
     names.into_iter().any(|entry| link_of(entry.file_name()).is_some())
 }
 
-/// Where a map is pinned.
-pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
-    directory.join(map.to_lowercase())
-}
-
 /// The staging directory.
 pub(super) fn staging_of(pin_dir: &Path) -> PathBuf {
     let mut name = pin_dir.file_name().unwrap_or_default().to_os_string();
@@ -239,81 +181,6 @@ fn hash_key(secret: Option<HashSecret>) -> Result<HashKey, Error> {
         *word = u64::from_be_bytes(*chunk);
     }
     Ok(HashKey { words })
-}
-
-/// Loads the program with the maps in `directory`, for `features` and for everything.
-fn load_programs(
-    object: &[u8],
-    layout: &Layout,
-    options: &Options,
-    directory: &Path,
-    features: Features,
-) -> Result<Programs, Error> {
-    // Another program would have another ring for its lines, of which nobody reads.
-    let features = if options.kernel_log { Features::ALL } else { features };
-    let load = |features| load_object(object, layout, options, directory, features);
-    let at_work = load(features)?;
-    let full = if features == Features::ALL { None } else { Some(load(Features::ALL)?) };
-    Ok(Programs { at_work, features, full })
-}
-
-fn load_object(
-    object: &[u8],
-    layout: &Layout,
-    options: &Options,
-    directory: &Path,
-    features: Features,
-) -> Result<Ebpf, Error> {
-    let paths = MAPS.map(|name| pin_of(directory, name));
-    let (kernel_log, listen) = (u8::from(options.kernel_log), options.kernel_listen());
-    let mut loader = EbpfLoader::new();
-    loader
-        .override_global("LAYOUT", layout, true)
-        .override_global("LISTEN", &listen, true)
-        .override_global(log::SWITCH, &kernel_log, true)
-        .override_global("FEATURES", &features.0, true)
-        .map_max_entries("EXACT", options.max_limits.max(1))
-        .map_max_entries("BATCHES", layout.cpus * BATCHES_PER_CPU)
-        .map_max_entries("SKETCH", layout.sketch.cells())
-        .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
-        .map_max_entries("LISTED", options.max_listed)
-        .map_max_entries("FILTER", PREFIX_WORDS + layout.filter_words)
-        .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
-        .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS)
-        .map_max_entries("SHARES", (layout.set_mask + 1) * WAYS);
-    if !options.kernel_log {
-        // A page, the least there is.
-        loader.map_max_entries(log::RING, 1);
-    }
-    // The loader takes a map that is pinned there, and else makes and pins it. So the same call
-    // takes over and makes anew.
-    for (name, path) in MAPS.iter().zip(&paths) {
-        loader.map_pin_path(name, path.as_path());
-    }
-    let (ebpf, verified) = verify(&mut loader, object)?;
-    tracing::debug!("the verifier processed {verified:?} instructions for {features:?}");
-    Ok(ebpf)
-}
-
-/// Creates the maps and has the verifier check the program. Returns how many instructions it processed; kernels
-/// before 5.16 do not tell.
-pub(super) fn verify(
-    loader: &mut EbpfLoader<'_>,
-    object: &[u8],
-) -> Result<(Ebpf, Option<u32>), Error> {
-    let mut ebpf = loader.load(object).map_err(Error::load)?;
-    let program = program(&mut ebpf)?;
-    program.load().map_err(Error::load)?;
-    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
-    Ok((ebpf, verified))
-}
-
-/// The XDP program of a loaded object.
-pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
-    let program = ebpf
-        .program_mut(PROGRAM)
-        .ok_or_else(|| Error::load(format!("no program {PROGRAM:?} in the object")))?;
-    program.try_into().map_err(Error::load)
 }
 
 fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {

@@ -11,8 +11,9 @@ use aya::programs::links::{FdLink, PinnedLink};
 use super::Error;
 use super::foreign::ForeignLink;
 use super::link::Interface;
-use super::object::{ABI_PIN, LAYOUT_PIN, MAPS, staging_of};
+use super::object::{ABI_PIN, LAYOUT_PIN, staging_of};
 use super::pins::link_of;
+use super::programs::MAPS;
 use model::interface::Mode;
 
 /// A data plane that is pinned, complete or not.

@@ -16,6 +16,11 @@ pub(super) fn path_of_link(directory: &Path, ifindex: u32, mode: Mode) -> PathBu
     directory.join(format!("link_{}_{ifindex}", mode.name()))
 }
 
+/// Where a map is pinned.
+pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
+    directory.join(map.to_lowercase())
+}
+
 /// The mode and the interface of the link with a pin of this name.
 pub(super) fn link_of(name: impl AsRef<OsStr>) -> Option<(Mode, u32)> {
     let (mode, ifindex) = name.as_ref().to_str()?.strip_prefix("link_")?.split_once('_')?;

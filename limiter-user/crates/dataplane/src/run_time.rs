@@ -2,7 +2,7 @@
 
 use aya::Ebpf;
 
-use super::object::PROGRAM;
+use limiter_common::abi::LinkKind;
 
 /// How long the kernel program has run and how often, since it was loaded, while that was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct RunTime {
 
 impl RunTime {
     pub(super) fn from_ebpf(ebpf: &Ebpf) -> Option<Self> {
-        let info = ebpf.program(PROGRAM)?.info().ok()?;
+        let info = ebpf.program(LinkKind::Ethernet.program())?.info().ok()?;
         let ns = u64::try_from(info.run_time().as_nanos()).ok()?;
         Some(Self { ns, runs: info.run_count() })
     }

@@ -7,9 +7,9 @@ use model::sample::{PacketSample, SampleFilter};
 use aya::Ebpf;
 use aya::maps::{MapData, RingBuf};
 use ipnet::IpNet;
-use limiter_common::abi::Reason;
+use limiter_common::abi::{LinkKind, Reason};
 use limiter_common::atomic;
-use limiter_common::packet::sender_of;
+use limiter_common::packet::{Bytes, sender_of};
 use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
 use super::error::Error;
@@ -108,7 +108,9 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     // others.
     let captured = (half(16)? as usize).min(MAX_BYTES);
     let data = bytes.get(start..start + captured)?.to_vec();
-    let source = sender_of(data.as_slice()).map(|source| source.address());
+    let starts_at_ip = half(24)? == LinkKind::Ip as u32;
+    let source = sender_of(&Bytes { bytes: &data, starts_at_ip });
+    let source = source.map(|source| source.address());
     Some(PacketSample {
         time: now.wall(time_ns),
         reason: Reason::from_u32(half(8)?),
@@ -116,6 +118,7 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
         ifindex: half(20)?,
         source,
         limit: None,
+        starts_at_ip,
         data,
     })
 }
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn a_sample_is_read_as_the_kernel_writes_it() {
         let mut bytes = 7u64.to_ne_bytes().to_vec();
-        for half in [Reason::OverLimit as u32, 1000, 3, 5] {
+        for half in [Reason::OverLimit as u32, 1000, 3, 5, 0, 0] {
             bytes.extend(half.to_ne_bytes());
         }
         bytes.extend([1; MAX_BYTES]);

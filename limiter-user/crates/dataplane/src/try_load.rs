@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use aya::EbpfLoader;
+use limiter_common::abi::LinkKind;
 use limiter_common::hash::HashKey;
 
-use super::object::{OBJECT, verify};
+use super::programs::{OBJECT, verify};
 use super::{Error, Options, kernel};
 
 /// Entries of maps whose size is a choice: they are never used.
@@ -28,5 +29,5 @@ pub fn try_load() -> Result<Option<u32>, Error> {
     for name in SMALL {
         loader.map_max_entries(name, 1);
     }
-    verify(&mut loader, object).map(|(_, verified)| verified)
+    verify(&mut loader, object, LinkKind::Ethernet).map(|(_, verified)| verified)
 }

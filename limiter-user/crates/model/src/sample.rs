@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
+use limiter_common::packet::Bytes;
 
 use crate::Limit;
 
@@ -41,6 +42,16 @@ pub struct PacketSample {
     /// The limit of its source at present; `None` where its class would have to be known.
     // Looked up when the sample is read: the kernel copies bytes of the packet and no more.
     pub limit: Option<Limit>,
-    /// Its first bytes, from the Ethernet header on.
+    /// Whether its interface has no Ethernet.
+    pub starts_at_ip: bool,
+    /// Its first bytes, from the Ethernet header on if there is one, else from the IP header.
     pub data: Vec<u8>,
+}
+
+impl PacketSample {
+    /// What was captured, to be read.
+    #[must_use]
+    pub fn frame(&self) -> Bytes<'_> {
+        Bytes { bytes: &self.data, starts_at_ip: self.starts_at_ip }
+    }
 }

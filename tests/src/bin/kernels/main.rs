@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         (tempfile::tempdir().expect("a temporary folder"), arguments.table.to_string());
     let mut daemon =
         hosts::alone(&lab, RX_V4.into(), &key, &["--kernel-log", "--max-sources", &table]);
+    // The first use of any feature brings all of them.
+    daemon.cli().ok(&["deny", "add", "192.0.0.0/24"]);
     let verified = program::info(&daemon).verified_instruction_count();
     let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let (release, jit) =

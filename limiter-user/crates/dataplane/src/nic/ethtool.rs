@@ -12,8 +12,14 @@ const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
+const GRXFH: u32 = 0x29;
 const STATISTICS: u32 = 1;
 const FEATURES: u32 = 4;
+
+/// UDP over IPv4, and what its queue may depend on: source address, destination address, the ports' halves.
+const UDP_V4_FLOW: u32 = 2;
+const HASHED_SOURCE: u32 = 1 << 4;
+const HASHED: u32 = 0b1111 << 4;
 
 /// Length of a name in a set of strings.
 const NAME: usize = 32;
@@ -83,6 +89,17 @@ impl Ethtool {
         // the others.
         Some(Channels { receive: receive + combined, most: most_receive.max(most_combined) })
             .filter(|channels| channels.receive > 0)
+    }
+
+    /// Whether the receive queue of a UDP packet over IPv4 depends on its source address alone; `None` if the driver does not
+    /// tell.
+    pub fn hashes_by_source(&self) -> Option<bool> {
+        // struct ethtool_rxnfc has 192 bytes, of 64-bit words: the request, the kind of flow, what is hashed.
+        let mut buffer = [0; 48];
+        (buffer[0], buffer[1]) = (GRXFH, UDP_V4_FLOW);
+        self.ask(&mut buffer).ok()?;
+        let hashed = buffer[if cfg!(target_endian = "little") { 2 } else { 3 }] & HASHED;
+        Some(hashed == HASHED_SOURCE)
     }
 
     /// The offloads that are on, by their names in the kernel (`rx-lro`); `None` if the kernel does
@@ -157,6 +174,7 @@ mod tests {
         assert!(features.iter().any(|name| name == "loopback"), "{features:?}");
         assert!(!features.iter().any(|name| name == "rx-lro"), "{features:?}");
         assert_eq!(loopback.channels(), None);
+        assert_eq!(loopback.hashes_by_source(), None);
         assert!(loopback.statistics().is_empty());
     }
 

@@ -19,6 +19,9 @@ const A_XDP_FEATURES: u16 = 3;
 /// Programs can pass and drop: `NETDEV_XDP_ACT_BASIC`.
 pub const BASIC: u64 = 1;
 
+/// Programs take frames in several buffers: `NETDEV_XDP_ACT_RX_SG`.
+pub const RX_SG: u64 = 1 << 5;
+
 /// Programs can run on the card: `NETDEV_XDP_ACT_HW_OFFLOAD`.
 pub const HW_OFFLOAD: u64 = 1 << 4;
 
