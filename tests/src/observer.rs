@@ -93,6 +93,19 @@ impl<'lab> Observer<'lab> {
         Self { host: &lab.receiver, table }
     }
 
+    /// Observes no longer: what it has discarded arrives.
+    ///
+    /// # Panics
+    /// If nftables refuses.
+    pub fn end(self) {
+        process::run(self.host.command(&tools::NFT).args([
+            "delete",
+            "table",
+            "netdev",
+            &self.table,
+        ]));
+    }
+
     /// The counts so far.
     ///
     /// # Panics

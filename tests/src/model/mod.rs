@@ -15,11 +15,14 @@ mod sketch;
 pub mod traffic;
 mod ways;
 
+#[cfg(test)]
+mod fuzz;
+
 pub use bucket::{Bucket, Buckets, Charge, Charges};
 pub use class::Class;
 pub use judge::{Counts, Model, Moment, Outcome, Seen, Tracked};
 pub use limits::{Account, Limits, Target};
-pub use packet::{Kind, MAPPED, Reading, read};
+pub use packet::{Kind, MAPPED, Reading, read, read_bare};
 pub use policy::{Policy, Rate, Tier};
 pub use sketch::Sketch;
 pub use ways::Verdict;

@@ -122,12 +122,26 @@ pub fn read(frame: &[u8]) -> Reading {
     if tagged(kind) {
         return Reading::NoSource;
     }
-    // The version, where the source is, and how long the header is without options.
-    let (version, source, header) = match kind {
-        [0x08, 0x00] => (4, 12..16, 20),
-        [0x86, 0xdd] => (6, 8..24, 40),
-        _ => return Reading::NotIp,
-    };
+    match kind {
+        [0x08, 0x00] => ip(4, packet),
+        [0x86, 0xdd] => ip(6, packet),
+        _ => Reading::NotIp,
+    }
+}
+
+/// Reads a frame that starts with its IP header.
+#[must_use]
+pub fn read_bare(packet: &[u8]) -> Reading {
+    // A single byte is no header of any kind.
+    match packet.get(..2).map(|bytes| bytes[0] >> 4) {
+        Some(version @ (4 | 6)) => ip(version, packet),
+        _ => Reading::NotIp,
+    }
+}
+
+fn ip(version: u8, packet: &[u8]) -> Reading {
+    // Where the source is, and how long the header is without options.
+    let (source, header) = if version == 4 { (12..16, 20) } else { (8..24, 40) };
     let Some(source) = packet.get(source) else { return Reading::NoSource };
     if packet[0] >> 4 != version {
         return Reading::NoSource;

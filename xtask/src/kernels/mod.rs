@@ -31,7 +31,7 @@ const IMAGE: Spec<'static> = Spec {
     name: "kernels",
     suite: "bookworm",
     kernel: "linux-image-cloud-amd64",
-    packages: &["iproute2", "nftables"],
+    packages: &["iproute2", "nftables", "ppp", "wireguard-tools"],
     kernels: &[
         r"linux-image-5\.10\.[^-]*-[0-9]*-cloud-amd64",
         r"linux-image-6\.12\.[^-]*-cloud-amd64",
@@ -46,6 +46,7 @@ const IMAGE: Spec<'static> = Spec {
 /// With the oldest and the newest kernel alone: it is made in a third of the time.
 const REDUCED: Spec<'static> = Spec {
     name: "kernels-reduced",
+    packages: &["iproute2", "nftables"],
     kernels: &NEWEST,
     kernel_suites: &["trixie-backports"],
     disk_mib: 1024,
@@ -158,8 +159,9 @@ fn measure(image: &Image, programs: &Path, boot: &Boot) -> Result<Vec<Value>> {
 fn flood(image: &Image, programs: &Path, boot: &Boot, release: &str) -> Result<String> {
     let mut guest = start(image, programs, release, boot.cpus)?;
     guest.check(&format!("echo {} >/proc/sys/net/core/bpf_jit_enable", u8::from(boot.jit)))?;
+    let links: String = boot.links().iter().map(|link| format!(" --link {link}")).collect();
     let script = format!(
-        "cd /root && LIMITER_TEST_TIMEOUT={START} ./kernels --table {} {}",
+        "cd /root && LIMITER_TEST_TIMEOUT={START} ./kernels --table {}{links} {}",
         boot.table,
         SCENARIOS.join(" ")
     );

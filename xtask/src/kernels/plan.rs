@@ -17,6 +17,10 @@ const TABLES: [u32; 2] = [1 << 10, 1 << 18];
 pub(super) const SCENARIOS: [&str; 6] =
     ["source", "aggregate", "bytes", "restart", "fixed-window", "sliding-window"];
 
+/// Interfaces that are tried once with each kernel, and one that cloud kernels lack.
+const LINKS: [&str; 3] = ["wireguard", "ipip", "bond"];
+const LINE: &str = "ppp";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kernel {
     pub(super) release: &'static str,
@@ -37,6 +41,17 @@ pub(super) struct Boot {
     pub(super) cpus: u32,
     pub(super) jit: bool,
     pub(super) table: u32,
+}
+
+impl Boot {
+    /// The interfaces that are tried in it.
+    pub(super) fn links(&self) -> Vec<&'static str> {
+        // One machine each, as they take no notice of the number of CPUs.
+        if self.cpus != 2 {
+            return Vec::new();
+        }
+        LINKS.into_iter().chain(self.kernel.realtime.then_some(LINE)).collect()
+    }
 }
 
 /// Every kernel with every number of CPUs, each pair once; of the rest every pair at least once.

@@ -29,7 +29,7 @@ pub(super) fn rows(boot: &Boot, release: &str, text: &str) -> Vec<Value> {
             })
         })
     };
-    SCENARIOS.iter().map(row).collect()
+    SCENARIOS.iter().chain(&boot.links()).map(row).collect()
 }
 
 /// The row of a kernel that is too old, from what the daemon says there.

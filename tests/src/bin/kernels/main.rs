@@ -1,12 +1,14 @@
 //! Runs in a guest of `cargo xtask kernels`: floods limits of the real daemon from all CPUs, and prints one
 //! line of JSON for each scenario.
 
+mod links;
 mod scenario;
 
 use std::{fs, process::ExitCode};
 
 use clap::Parser;
-use scenario::Scenario;
+use links::Link;
+use scenario::{Outcome, Scenario};
 use tests::{Lab, Observer, hosts, is_root, lab::RX_V4, observer::Then, program};
 
 /// Flood limits from all CPUs, and print what was admitted
@@ -19,6 +21,9 @@ struct Arguments {
     /// What to try, in this order
     #[arg(required = true)]
     scenarios: Vec<Scenario>,
+    /// Afterwards, a limit on such an interface; may be repeated
+    #[arg(long = "link", value_name = "LINK")]
+    links: Vec<Link>,
 }
 
 fn main() -> ExitCode {
@@ -43,13 +48,12 @@ fn main() -> ExitCode {
     let (release, jit) =
         (read("/proc/sys/kernel/osrelease"), read("/proc/sys/net/core/bpf_jit_enable") != "0");
     let observer = Observer::new(&lab, Then::Discard, &[]);
-    for scenario in arguments.scenarios {
-        let outcome = scenario.run(&lab, &mut daemon, &observer, cpus);
+    let print = |name: &str, outcome: Outcome| {
         let row = serde_json::json!({
             "release": release,
             "cpus": cpus,
             "jit": jit,
-            "scenario": scenario.name(),
+            "scenario": name,
             "table": arguments.table,
             "loads": true,
             "verified_instructions": verified,
@@ -60,6 +64,13 @@ fn main() -> ExitCode {
             "conforming_dropped": outcome.conforming_dropped,
         });
         println!("{row}");
+    };
+    for scenario in arguments.scenarios {
+        print(scenario.name(), scenario.run(&lab, &mut daemon, &observer, cpus));
+    }
+    observer.end();
+    for link in arguments.links {
+        print(link.name(), link.run(&lab, &daemon));
     }
     ExitCode::SUCCESS
 }

@@ -106,18 +106,29 @@ impl InForce {
         }
     }
 
-    /// The class with the slowest limit for everyone, of those that a packet can be in which hides all but its protocol,
-    /// or that too. Of some with none, the most specific one: its sources with limits have those.
-    pub(super) fn strictest(&self, protocol: Option<u8>) -> u8 {
-        let Ok(classes) = self.classes.classes() else { return ANY as u8 };
-        let packet = Class { protocol, ..Class::ANY };
-        // Fragments of IPv6 hide their protocol behind further headers.
-        let can_be = |class: &Class| {
-            class.overlaps(&packet) && (protocol.is_none() || class.kind != Some(Kind::Fragments))
-        };
-        let ids = classes.iter().filter(can_be).filter_map(|class| self.classes.id(&class));
-        let rates = ids.chain([ANY as u8]).map(|id| (self.rate(id), id));
-        rates.min_by(|(one, _), (other, _)| one.total_cmp(other)).map_or(ANY as u8, |(_, id)| id)
+    /// Tells the class with the slowest limit for everyone, of those that a packet can be in which hides all but its
+    /// protocol, or that too. Of some with none, the most specific one: its sources with limits have those.
+    pub(super) fn strictest(&self) -> impl Fn(Option<u8>) -> u8 {
+        // Their order takes a sort, so it is asked for once.
+        let classes = self.classes.classes().ok();
+        let classes = classes.iter().flat_map(|classes| classes.iter().collect::<Vec<_>>());
+        let rated = classes.filter_map(|class| {
+            let id = self.classes.id(&class)?;
+            Some((class, self.rate(id), id))
+        });
+        let any = (Class::ANY, self.rate(ANY as u8), ANY as u8);
+        let rated: Vec<_> = rated.chain([any]).collect();
+        move |protocol| {
+            let packet = Class { protocol, ..Class::ANY };
+            // Fragments of IPv6 hide their protocol behind further headers.
+            let can_be = |class: &Class| {
+                class.overlaps(&packet)
+                    && (protocol.is_none() || class.kind != Some(Kind::Fragments))
+            };
+            let able = rated.iter().filter(|(class, ..)| can_be(class));
+            able.min_by(|(_, one, _), (_, other, _)| one.total_cmp(other))
+                .map_or(ANY as u8, |(.., id)| *id)
+        }
     }
 
     /// How fast a class's limit for everyone is, packets a second: infinite, if there is none.

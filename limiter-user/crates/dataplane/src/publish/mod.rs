@@ -374,7 +374,7 @@ impl Publisher {
         let absent =
             kinds.iter().filter(|(count, _)| *count == 0).fold(0, |all, (_, kind)| all | kind);
         atomic::store(&config.absent, absent);
-        self.maps.tables.hide(config, |protocol| self.in_force.strictest(protocol));
+        self.maps.tables.hide(config, self.in_force.strictest());
     }
 
     /// The classes that there are after `changes`, for which there is room.
