@@ -867,6 +867,7 @@ mod pod {
     use super::{Counters, Layout, Policy, Tally, Terms, Tier};
     use crate::key::{ClassKey, SourceKey};
     use crate::peers::Listen;
+    use crate::tunnels::Tunnels;
 
     // SAFETY: integers only, `repr(C)`, no padding (the sizes asserted above are the sums of the
     // fields), so every bit pattern is a value and every byte of a value is initialised.
@@ -887,6 +888,8 @@ mod pod {
     unsafe impl aya::Pod for ClassKey {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Listen {}
+    // SAFETY: a u64 and an array of two [`SourceKey`]s each.
+    unsafe impl aya::Pod for Tunnels {}
 }
 
 #[cfg(test)]

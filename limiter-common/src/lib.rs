@@ -44,3 +44,4 @@ pub mod share_change;
 pub mod shared;
 pub mod sketch;
 pub mod table;
+pub mod tunnels;

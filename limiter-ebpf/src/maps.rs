@@ -26,6 +26,7 @@ use limiter_common::share::ShareSlot;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
+use limiter_common::tunnels::{MAX_TUNNELS, Prefix, Tunnels};
 
 /// What is fixed while the maps live. The loader overwrites it before the program is verified, so
 /// that the verifier sees constants and prunes what they rule out.
@@ -47,6 +48,14 @@ pub(crate) static LAYOUT: Layout = Layout {
 // A global, not a map: in no cluster its port is a constant 0, and the verifier removes the check
 // for frames.
 pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0 }, port: 0 };
+
+/// Whose tunnels are looked into, likewise.
+#[unsafe(no_mangle)]
+pub(crate) static TUNNELS: Tunnels = Tunnels {
+    count: 0,
+    prefixes: [Prefix { key: SourceKey { high: 0, low: 0 }, mask: SourceKey { high: 0, low: 0 } };
+        MAX_TUNNELS],
+};
 
 /// What the program is loaded for, likewise: the bits of [`limiter_common::features::Features`].
 #[unsafe(no_mangle)]

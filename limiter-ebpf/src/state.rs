@@ -27,11 +27,12 @@ use limiter_common::share::ShareSlot;
 use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
+use limiter_common::tunnels::{MAX_TUNNELS, Prefix};
 
 use crate::maps::{
     BATCHES, CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FEATURES, FILTER,
     FINGERPRINTS, IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES,
-    PREFIX_BITMAP, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
+    PREFIX_BITMAP, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS, TUNNELS,
 };
 use crate::marks;
 
@@ -190,6 +191,19 @@ impl Constants for Kernel {
     #[inline(always)]
     fn cpus(&self) -> u32 {
         layout!(cpus)
+    }
+
+    #[inline(always)]
+    fn tunnels(&self) -> u64 {
+        global!(TUNNELS.count)
+    }
+
+    #[inline(always)]
+    fn tunnel(&self, index: usize) -> Prefix {
+        let at = (&raw const TUNNELS.prefixes).cast::<Prefix>();
+        // SAFETY: the mask keeps the index below the number of elements, of a static that nobody writes after loading;
+        // volatile as in `global!`.
+        unsafe { at.add(index & (MAX_TUNNELS - 1)).read_volatile() }
     }
 
     #[inline(always)]

@@ -48,6 +48,19 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
+    fn inner(&self, frame: &Frame, outer: &Ip) -> Option<Ip> {
+        let SourceKey { high, low } = outer.source;
+        let at = limiter_inner(frame.context(), place(outer), high, low);
+        // No header of a tunnel is where a frame begins.
+        if at == 0 {
+            return None;
+        }
+        // SAFETY: as in `take_up`; the function has just laid the source there.
+        let source = unsafe { (*ARRIVAL.get_ptr(GROUP)?).source };
+        Some(ip_at(at, source))
+    }
+
+    #[inline(always)]
     fn classify(&self, frame: &Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
         let found = limiter_classify(frame.context(), place(ip), source.high, source.low);
         (found != MISSING).then_some(Classified(found))
@@ -200,6 +213,19 @@ fn ip_at(place: u32, source: SourceKey) -> Ip {
 extern "C" fn limiter_is_link_control(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -> u32 {
     let frame = Frame::new(&XdpContext::new(ctx));
     u32::from(is_link_control(&frame, &ip_at(at, SourceKey { high, low })))
+}
+
+/// The [`place`] of the IP header in a tunnel that is looked into, or 0. Its source is laid in hand, as the group's.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_inner(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -> u32 {
+    let Some(kernel) = Kernel::new() else { return 0 };
+    let Some(hand) = ARRIVAL.get_ptr_mut(GROUP) else { return 0 };
+    let (frame, outer) = (Frame::new(&XdpContext::new(ctx)), ip_at(at, SourceKey { high, low }));
+    let Some(inner) = steps::inner_ip(&kernel, &frame, &outer) else { return 0 };
+    // SAFETY: as in `take_up`.
+    unsafe { (&raw mut (*hand).source).write(inner.source) };
+    place(&inner)
 }
 
 #[unsafe(no_mangle)]

@@ -219,6 +219,14 @@ fn udp_segment(payload: usize) -> Vec<u8> {
     segment
 }
 
+/// A packet of IP in IP from `outer`, with all of a frame but its Ethernet header in it.
+#[must_use]
+pub fn tunnelled(outer: IpAddr, inside: &[u8]) -> Vec<u8> {
+    let packet = inside[ETHERNET..].to_vec();
+    let protocol = if packet[0] >> 4 == 4 { 4 } else { 41 };
+    ip(outer, protocol, packet, &[])
+}
+
 /// Puts `segment` behind an IP header from `source` to the receiver, its checksum set where the
 /// protocol is UDP, TCP or ICMP and comes at once.
 fn ip(source: IpAddr, protocol: u8, mut segment: Vec<u8>, options: &[u8]) -> Vec<u8> {

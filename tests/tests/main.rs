@@ -67,5 +67,6 @@ mod strategies;
 mod suggest;
 mod tools;
 mod top;
+mod tunnels;
 mod upgrade;
 mod windows;

@@ -20,7 +20,7 @@ use crate::table::{
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// Its address, cut to the prefix of a source.
-    pub(super) source: SourceKey,
+    pub source: SourceKey,
     /// The class that its source has a bucket for, among others.
     pub(super) classified: Classified,
     /// Of source and class.

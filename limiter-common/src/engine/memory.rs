@@ -31,6 +31,7 @@ use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
 #[cfg(test)]
 use crate::table::{fingerprint, is_claimed, slot_index};
+use crate::tunnels::Prefix;
 
 /// How far the coarse clock lags, ns: as on a kernel with 250 ticks a second.
 // A lag of nothing would hide what the engine must bear on a real kernel.
@@ -58,6 +59,8 @@ pub struct Memory {
     pub shared: Vec<Shared>,
     /// Where it listens for frames of its cluster.
     pub listen: Listen,
+    /// Whose tunnels are looked into.
+    pub tunnels: Vec<Prefix>,
     /// What it is loaded for; at first for everything.
     pub features: Features,
     /// Addresses of members and seeds, and what is left of their budgets.
@@ -125,6 +128,7 @@ impl Memory {
             shared_prefixes: Vec::new(),
             shared: Vec::new(),
             listen: Listen::default(),
+            tunnels: Vec::new(),
             features: Features::ALL,
             peers: HashMap::new(),
             tables: Vec::new(),
@@ -502,6 +506,12 @@ impl Constants for Cpu<'_> {
     }
     fn listen(&self) -> Listen {
         self.memory.listen
+    }
+    fn tunnels(&self) -> u64 {
+        self.memory.tunnels.len() as u64
+    }
+    fn tunnel(&self, index: usize) -> Prefix {
+        self.memory.tunnels[index]
     }
     fn features(&self) -> Features {
         self.memory.features

@@ -51,6 +51,7 @@ mod shadow;
 mod shared;
 mod sketched;
 pub mod steps;
+mod tunnelled;
 mod windows;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
@@ -70,6 +71,7 @@ use crate::share::ShareSlot;
 use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
+use crate::tunnels::Prefix;
 
 pub use attempt::Attempt;
 pub use classes::Classified;
@@ -98,6 +100,10 @@ pub trait Constants {
     fn cpus(&self) -> u32;
     /// Where this host listens for frames of its cluster.
     fn listen(&self) -> Listen;
+    /// How many prefixes of tunnels there are.
+    fn tunnels(&self) -> u64;
+    /// One of them.
+    fn tunnel(&self, index: usize) -> Prefix;
     /// What the program is loaded for.
     fn features(&self) -> Features;
 }
@@ -211,6 +217,9 @@ fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
     if may_be_link_control(frame, ip) && passes() && state.is_link_control(frame, ip) {
         return Some(Reason::LinkControl);
     }
+    // After what the link needs: nothing in a tunnel is of this one.
+    let inner = if state.tunnels() == 0 { None } else { state.inner(frame, ip) };
+    let ip = inner.as_ref().unwrap_or(ip);
     let source = state.masks().apply(sender(frame, ip));
     let mut classified = Classified::NONE;
     if state.features().has(Features::CLASSES) && atomic::load(&config.classes) != 0 {

@@ -7,6 +7,7 @@ pub use super::listed::entry;
 pub use super::lookup::{find_by, renew};
 pub use super::promotion::promote;
 pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits, shared_slot};
+pub use super::tunnelled::inner_ip;
 pub use super::windows::{Question, ask_window, charge_windows, convert};
 
 use super::State;
@@ -38,6 +39,12 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn is_link_control(&self, frame: &Self::Frame, ip: &Ip) -> bool {
         is_link_control(frame, ip)
+    }
+
+    /// The IP header inside a tunnel that is looked into.
+    #[inline(always)]
+    fn inner(&self, frame: &Self::Frame, outer: &Ip) -> Option<Ip> {
+        inner_ip(self, frame, outer)
     }
 
     /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup.

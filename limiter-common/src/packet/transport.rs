@@ -2,7 +2,7 @@
 
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
-use super::{Ip, Packet, Version};
+use super::{Ip, Network, Packet, Version, ipv4, ipv6};
 use crate::key::SourceKey;
 
 /// Headers looked at in the most, that above the extension headers included. Linux itself accepts any
@@ -11,7 +11,9 @@ use crate::key::SourceKey;
 const MAX_EXTENSIONS: usize = 8;
 
 pub(super) const HOP_BY_HOP: u8 = 0;
+const IPV4: u8 = 4;
 const TCP: u8 = 6;
+const IPV6: u8 = 41;
 pub(super) const UDP: u8 = 17;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -130,6 +132,20 @@ pub(super) fn plain<P: Packet + ?Sized>(
             }
             Some((SourceKey::from_ipv6(header.dst_addr), offset + Ipv6Hdr::LEN))
         }
+    }
+}
+
+/// The IP header inside a tunnel of IP in IP (RFC 2003, RFC 2473, RFC 4213), if that is whole and plain.
+#[inline(always)]
+#[must_use]
+pub fn inner<P: Packet + ?Sized>(packet: &P, outer: &Ip) -> Option<Ip> {
+    let found = match plain(packet, outer, IPV4) {
+        Some((_, at)) => ipv4(packet, at),
+        None => ipv6(packet, plain(packet, outer, IPV6)?.1),
+    };
+    match found {
+        Network::Ip(ip) => Some(ip),
+        Network::NonIp | Network::Unreadable => None,
     }
 }
 

@@ -20,7 +20,8 @@ fn main() -> ExitCode {
     let key = tempfile::tempdir().expect("a temporary folder");
     let (name, least) = measure(&Daemon::start(&lab), RX);
     let mut programs = serde_json::Map::from_iter([(name, least)]);
-    let daemon = hosts::alone(&lab, RX_V4.into(), &key, &["--kernel-log"]);
+    let daemon =
+        hosts::alone(&lab, RX_V4.into(), &key, &["--kernel-log", "--tunnels", "192.0.2.80"]);
     // The first use of any feature brings all of them.
     daemon.cli().ok(&["deny", "add", "203.0.113.0/24"]);
     let _tun = Tun::new(&lab.receiver);

@@ -7,19 +7,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aya::util::nr_cpus;
+use ipnet::IpNet;
 
 use limiter_common::abi::{ABI_VERSION, Layout};
 use limiter_common::batch::FULL_FRAME;
 use limiter_common::hash::HashKey;
-use limiter_common::key::PrefixMasks;
+use limiter_common::key::{PrefixMasks, SourceKey};
 use limiter_common::lists::BITS_PER_SOURCE;
 use limiter_common::peers::Listen;
 use limiter_common::share::ShareSlot;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
+use limiter_common::tunnels::{MAX_TUNNELS, Prefix, Tunnels};
 
 use super::Error;
-use super::sources::key_of;
+use super::sources::{key_of, mask_of};
 
 /// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
 pub const SOURCE_BYTES: usize =
@@ -61,6 +63,8 @@ pub struct Options {
     pub drop_malformed: bool,
     /// Whether what the link needs to work is limited as anything else, rather than passed.
     pub limit_link_control: bool,
+    /// Outer sources whose tunnels of IP in IP are looked into, [`MAX_TUNNELS`] at the most.
+    pub tunnels: Vec<IpNet>,
     /// What happens when a set of the bucket table is full.
     pub on_full: OnFull,
     /// What sources of a prefix may send together that have no buckets.
@@ -99,6 +103,8 @@ impl Options {
             drop_malformed: false,
             // Without neighbour discovery nobody reaches the host: a neighbour over its limit would cut itself off.
             limit_link_control: false,
+            // None: who chooses an inner source chooses whom a limit hits.
+            tunnels: Vec::new(),
             // P1 rests on it: with `drop`, a flood of forged sources costs conforming ones their packets.
             on_full: OnFull::Pass,
             // Off: how many hosts a prefix has, and what they send, only its operator knows.
@@ -151,6 +157,7 @@ impl Options {
     /// [`Error::Option`] names the option that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         let layout = self.layout(HashKey { words: [0; 10] })?;
+        self.kernel_tunnels()?;
         let compiled = || self.groups.compile(layout.window_shift, FULL_FRAME);
         let checked = self.groups.check(self.ipv4_prefix, self.ipv6_prefix);
         checked
@@ -209,6 +216,27 @@ impl Options {
             address: key_of(listen.ip()),
             port: listen.port().into(),
         })
+    }
+
+    /// Whose tunnels the kernel program looks into.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for more than there is room for.
+    pub(super) fn kernel_tunnels(&self) -> Result<Tunnels, Error> {
+        if self.tunnels.len() > MAX_TUNNELS {
+            return Err(Error::Option {
+                option: "--tunnels",
+                problem: format!("{} prefixes are too many", self.tunnels.len()),
+                hint: format!("give {MAX_TUNNELS} at the most, of wider prefixes"),
+            });
+        }
+        let mut tunnels = Tunnels { count: self.tunnels.len() as u64, ..Tunnels::default() };
+        for (prefix, net) in tunnels.prefixes.iter_mut().zip(&self.tunnels) {
+            let mask = mask_of(*net);
+            let mask = SourceKey { high: (mask >> 64) as u64, low: mask as u64 };
+            *prefix = Prefix { key: key_of(net.network()), mask };
+        }
+        Ok(tunnels)
     }
 
     /// The layout for these options, with the given secret.

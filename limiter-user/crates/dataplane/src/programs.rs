@@ -142,11 +142,12 @@ fn load_object(
     let paths = MAPS.map(|name| pin_of(directory, name));
     let ring = pin_of(directory, log::RING);
     let (kernel_log, listen) = (u8::from(options.kernel_log), options.kernel_listen());
-    let kind_number = kind as u8;
+    let (kind_number, tunnels) = (kind as u8, options.kernel_tunnels()?);
     let mut loader = EbpfLoader::new();
     loader
         .override_global("LAYOUT", layout, true)
         .override_global("LISTEN", &listen, true)
+        .override_global("TUNNELS", &tunnels, true)
         .override_global(log::SWITCH, &kernel_log, true)
         .override_global("FEATURES", &features.0, true)
         .override_global(LINK_KIND, &kind_number, true)

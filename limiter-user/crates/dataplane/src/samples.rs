@@ -6,7 +6,6 @@ use model::sample::{PacketSample, SampleFilter};
 
 use aya::Ebpf;
 use aya::maps::{MapData, RingBuf};
-use ipnet::IpNet;
 use limiter_common::abi::{LinkKind, Reason};
 use limiter_common::atomic;
 use limiter_common::packet::{Bytes, sender_of};
@@ -14,7 +13,7 @@ use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
 use super::error::Error;
 use super::memory::Elements;
-use super::sources::key_of;
+use super::sources::{key_of, mask_of};
 use super::view::{Memory, Now};
 use super::{elements, take};
 
@@ -88,15 +87,6 @@ fn keep(share: f64) -> u64 {
     if share < 1.0 { ((share * ALL) as u64).max(1) } else { 0 }
 }
 
-/// The bits of a key that addresses in `net` have in common.
-fn mask_of(net: IpNet) -> u128 {
-    let length = match net {
-        IpNet::V4(net) => 96 + u32::from(net.prefix_len()),
-        IpNet::V6(net) => u32::from(net.prefix_len()),
-    };
-    u128::MAX.checked_shl(128 - length).unwrap_or(0)
-}
-
 /// Reads a record of the ring buffer.
 fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     let half = |at: usize| -> Option<u32> {
@@ -143,13 +133,5 @@ mod tests {
     #[test]
     fn a_share_is_out_of_two_to_the_32() {
         assert_eq!([1.0, 0.5, 1e-12].map(keep), [0, 1 << 31, 1]);
-    }
-
-    #[test]
-    fn a_mask_covers_the_family() {
-        assert_eq!(mask_of("0.0.0.0/0".parse().unwrap()), !0 << 32);
-        assert_eq!(mask_of("192.0.2.0/24".parse().unwrap()), !0 << 8);
-        assert_eq!(mask_of("::/0".parse().unwrap()), 0);
-        assert_eq!(mask_of("2001:db8::/32".parse().unwrap()), !0 << 96);
     }
 }

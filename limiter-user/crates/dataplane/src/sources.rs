@@ -45,6 +45,15 @@ pub(super) fn key_of(address: IpAddr) -> SourceKey {
     }
 }
 
+/// The bits of a key that addresses in `net` have in common.
+pub(super) fn mask_of(net: IpNet) -> u128 {
+    let length = match net {
+        IpNet::V4(net) => 96 + u32::from(net.prefix_len()),
+        IpNet::V6(net) => u32::from(net.prefix_len()),
+    };
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
 /// The source that a key stands for.
 pub(super) fn source_of_key(key: SourceKey, lengths: (u8, u8)) -> IpNet {
     let address = key.address();
@@ -344,5 +353,13 @@ mod tests {
         let mut table = Fake::default();
         table.write(all().chain([(nets[1], None)])).unwrap();
         assert_eq!(table.written.keys().copied().collect::<Vec<_>>(), [nets[0], nets[2]]);
+    }
+
+    #[test]
+    fn a_mask_covers_the_family() {
+        assert_eq!(mask_of("0.0.0.0/0".parse().unwrap()), !0 << 32);
+        assert_eq!(mask_of("192.0.2.0/24".parse().unwrap()), !0 << 8);
+        assert_eq!(mask_of("::/0".parse().unwrap()), 0);
+        assert_eq!(mask_of("2001:db8::/32".parse().unwrap()), !0 << 96);
     }
 }

@@ -238,6 +238,13 @@ pub struct RunArgs {
     #[arg(long, env = "LIMITER_LINK_CONTROL", value_enum, default_value = "pass")]
     // Passed: a neighbour over its limit would not be found any more, nor find the host (P1).
     pub link_control: LinkControl,
+    /// Count packets of IP in IP from this address or prefix for the source inside; may be repeated, up to 16 times
+    ///
+    /// For load balancers that hand packets on in tunnels. Anybody else's tunnels count for whoever sends them.
+    #[arg(long, env = "LIMITER_TUNNELS", value_name = "CIDR", value_delimiter = ',', value_parser = parse_management)]
+    #[serde(deserialize_with = "list")]
+    #[schemars(with = "Vec<String>", example = ["192.0.2.80", "2001:db8::80"])]
+    pub tunnels: Vec<IpNet>,
     /// What happens to a source for which the bucket table has no place
     #[arg(long, env = "LIMITER_ON_FULL", value_enum, default_value = "pass")]
     // Passed: a spoofed flood can fill a set, and must not cost conforming sources their packets

@@ -326,6 +326,7 @@ impl Settings {
             ipv6_prefix: run.ipv6_prefix,
             drop_malformed: run.malformed == Malformed::Drop,
             limit_link_control: run.link_control == LinkControl::Limit,
+            tunnels: run.tunnels.clone(),
             on_full: run.on_full,
             groups: Groups { limit: run.group_limit, ipv6_prefix: run.group_ipv6_prefix },
             kernel_log: run.kernel_log,

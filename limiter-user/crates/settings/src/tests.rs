@@ -48,8 +48,8 @@ fn the_default_file_is_the_default() {
     let in_force = settings(&[], &example).unwrap();
     for ((key, value), (_, default)) in in_force.values().into_iter().zip(none.values()) {
         assert_eq!(in_force.origin_text(&key), format!("limiter.toml:{}", line_of(&example, &key)));
-        let example =
-            ["admin_group", "group_limit"].contains(&key.as_str()) || key.starts_with("http_");
+        let example = ["admin_group", "group_limit", "tunnels"].contains(&key.as_str())
+            || key.starts_with("http_");
         let cluster = ["name", "listen", "advertise", "seeds", "bootstrap_expect"]
             .map(|key| format!("cluster_{key}"));
         if !example && !cluster.contains(&key) {

@@ -39,8 +39,12 @@ fn main() -> ExitCode {
     // With everything that makes its program larger.
     let (key, table) =
         (tempfile::tempdir().expect("a temporary folder"), arguments.table.to_string());
-    let mut daemon =
-        hosts::alone(&lab, RX_V4.into(), &key, &["--kernel-log", "--max-sources", &table]);
+    let mut daemon = hosts::alone(
+        &lab,
+        RX_V4.into(),
+        &key,
+        &["--kernel-log", "--max-sources", &table, "--tunnels", "192.0.2.80"],
+    );
     // The first use of any feature brings all of them.
     daemon.cli().ok(&["deny", "add", "192.0.0.0/24"]);
     let verified = program::info(&daemon).verified_instruction_count();
