@@ -9,7 +9,7 @@ use crate::key::SourceKey;
 /// Where an Ethernet frame has the address of the interface that sent it.
 const SENDER: usize = 6;
 
-/// Whom a packet counts for: its address, or its sender's interface if that address says nothing beyond the link.
+/// The source that a packet counts for: its address, or its sender's interface if that address says nothing beyond the link.
 // All neighbours would be one source else: in fe80::/64, or in `::` as long as they have no address.
 #[inline(always)]
 #[must_use]

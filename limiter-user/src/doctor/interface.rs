@@ -38,8 +38,6 @@ struct Program {
     mode: Option<Mode>,
     /// Which limiter it is of, if it is one's.
     owner: Option<Owner>,
-    /// The processes that hold it.
-    holders: Vec<String>,
 }
 
 /// What was found.
@@ -114,7 +112,6 @@ impl Device {
                         name: program_name(id),
                         mode,
                         owner: pins_of(index, id, pin_dir).map(|pins| Owner::new(&pins)),
-                        holders: holders::of(id),
                     });
                 }
                 LinkAttribute::Controller(above) => device.bond = bond(&links, above),
@@ -306,7 +303,7 @@ impl Device {
 
     fn program(&self) -> Check {
         let check = "xdp-program";
-        let Some(Program { id, name, mode, owner, holders }) = &self.program else {
+        let Some(Program { id, name, mode, owner }) = &self.program else {
             return Check::ok(check, "none");
         };
         let called = name.as_deref().unwrap_or("name unknown");
@@ -315,6 +312,7 @@ impl Device {
         // By name: the id is another one with each load, and the tag with each version.
         if !called.starts_with(PROGRAM_NAME) {
             // Programs of ip(8) and pinned links are held by nobody.
+            let holders = holders::of(*id);
             let held = if holders.is_empty() {
                 "no process holds it".into()
             } else {
@@ -470,7 +468,7 @@ mod tests {
     }
 
     fn program(name: &str, mode: Mode, owner: Option<Owner>) -> Program {
-        Program { id: 7, name: Some(name.into()), mode: Some(mode), owner, holders: Vec::new() }
+        Program { id: 7, name: Some(name.into()), mode: Some(mode), owner }
     }
 
     fn bad(device: &Device) -> Vec<(&'static str, Grade)> {

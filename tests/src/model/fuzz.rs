@@ -74,7 +74,7 @@ fn frames_are_read_as_the_model_reads_them() {
 
 /// What tshark reads of a frame, as far as it is to be compared.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Dissection {
     source: Option<IpAddr>,
     /// Ports of TCP or UDP.
     ports: Option<(u16, u16)>,
@@ -97,7 +97,7 @@ const FIELDS: [&str; 11] = [
 ];
 
 /// What tshark reads of each frame, for the protocol above IP: tunnels have more of them.
-fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Told> {
+fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Dissection> {
     let mut tshark = tools::TSHARK.command();
     tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;", "-E", "occurrence=f"]);
     // Each frame by itself, and nothing that lies above.
@@ -121,13 +121,13 @@ fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Told> {
         let [tcp, udp, icmp, icmpv6] = [2, 4, 6, 8].map(pair);
         let flags = number(10).map(|flags| flags as u8);
         move |protocol| {
-            let bare = Told { source, ..Told::default() };
+            let bare = Dissection { source, ..Dissection::default() };
             let message = |pair: (u16, u16)| (pair.0 as u8, pair.1 as u8);
             match protocol {
-                Some(1) => Told { icmp: icmp.map(message), ..bare },
-                Some(6) => Told { ports: tcp, flags, ..bare },
-                Some(17) => Told { ports: udp, ..bare },
-                Some(58) => Told { icmp: icmpv6.map(message), ..bare },
+                Some(1) => Dissection { icmp: icmp.map(message), ..bare },
+                Some(6) => Dissection { ports: tcp, flags, ..bare },
+                Some(17) => Dissection { ports: udp, ..bare },
+                Some(58) => Dissection { icmp: icmpv6.map(message), ..bare },
                 _ => bare,
             }
         }
@@ -136,13 +136,13 @@ fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Told> {
 }
 
 /// The protocol, and the same of the model's reading; `None` where tshark and it have no words in common.
-fn in_common(frame: &[u8]) -> Option<(Option<u8>, Told)> {
+fn in_common(frame: &[u8]) -> Option<(Option<u8>, Dissection)> {
     match read(frame) {
-        Reading::NotIp => Some((None, Told::default())),
+        Reading::NotIp => Some((None, Dissection::default())),
         Reading::From { address, malformed: false, kind } => {
             let source = Some(IpAddr::from(address.to_be_bytes()).to_canonical());
             let ports = kind.from.zip(kind.port);
-            Some((kind.protocol, Told { source, ports, icmp: kind.icmp, flags: kind.flags }))
+            Some((kind.protocol, Dissection { source, ports, icmp: kind.icmp, flags: kind.flags }))
         }
         Reading::NoSource | Reading::From { .. } => None,
     }
@@ -175,8 +175,8 @@ fn compare_with_tshark(file: &Path, frames: &[Vec<u8>]) -> usize {
         if let Some((protocol, read)) = in_common(frame) {
             let told = told(protocol);
             // It tells no flags of a TCP header whose length is a lie.
-            let read = Told { flags: told.flags.and(read.flags), ..read };
-            let bare = Told { source: read.source, ..Told::default() };
+            let read = Dissection { flags: told.flags.and(read.flags), ..read };
+            let bare = Dissection { source: read.source, ..Dissection::default() };
             let is_alike = if shows_what_is_above(frame) {
                 told == read || told == bare && !is_plain(frame)
             } else {

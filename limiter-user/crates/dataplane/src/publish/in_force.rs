@@ -110,9 +110,8 @@ impl InForce {
     /// protocol, or that too. Of some with none, the most specific one: its sources with limits have those.
     pub(super) fn strictest(&self) -> impl Fn(Option<u8>) -> u8 {
         // Their order takes a sort, so it is asked for once.
-        let classes = self.classes.classes().ok();
-        let classes = classes.iter().flat_map(|classes| classes.iter().collect::<Vec<_>>());
-        let rated = classes.filter_map(|class| {
+        let classes = self.classes.classes().unwrap_or_default();
+        let rated = classes.iter().filter_map(|class| {
             let id = self.classes.id(&class)?;
             Some((class, self.rate(id), id))
         });
