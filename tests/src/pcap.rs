@@ -89,28 +89,60 @@ fn header(frame: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// The source of an IP frame, as the limiter sees it: an address, or the first of a /64.
-#[must_use]
-pub fn source(frame: &[u8]) -> Option<IpAddr> {
+/// The address that an IP frame claims.
+fn address(frame: &[u8]) -> Option<IpAddr> {
     let (header, v4) = header(frame)?;
     if v4 {
         let octets: [u8; 4] = frame.get(header + 12..header + 16)?.try_into().ok()?;
         return Some(Ipv4Addr::from(octets).into());
     }
     let octets: [u8; 16] = frame.get(header + 8..header + 24)?.try_into().ok()?;
-    let bits = u128::from_be_bytes(octets) & !u128::from(u64::MAX);
-    Some(Ipv6Addr::from_bits(bits).into())
+    Some(Ipv6Addr::from(octets).into())
 }
 
-/// The frame with another source: of its address, or its /64, the last 32 bits are changed where `change`
-/// has ones. Different sources stay different. The checksums are no longer right, which only who
-/// receives it would notice.
+/// Whether an address tells hosts of one link apart at the most.
+fn is_of_link(address: IpAddr) -> bool {
+    address.is_unspecified()
+        || matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Whether a NAT64 has made this of an address of IPv4 (RFC 6052).
+fn is_behind_nat64(address: Ipv6Addr) -> bool {
+    address.to_bits() >> 32 == 0x0064_ff9b << 64
+}
+
+/// The source of an IP frame, as the limiter sees it: an address, also behind a NAT64, the first of a /64, or
+/// the interface of a neighbour.
+#[must_use]
+pub fn source(frame: &[u8]) -> Option<IpAddr> {
+    let address = address(frame)?;
+    let prefix = match address {
+        _ if is_of_link(address) => {
+            let interface = frame[6..12].iter().fold(0, |bits, &byte| bits << 8 | u128::from(byte));
+            0xfe80 << 112 | interface << 64
+        }
+        IpAddr::V4(_) => return Some(address),
+        IpAddr::V6(address) if is_behind_nat64(address) => {
+            return Some(Ipv4Addr::from_bits(address.to_bits() as u32).into());
+        }
+        IpAddr::V6(address) => address.to_bits() & !u128::from(u64::MAX),
+    };
+    Some(Ipv6Addr::from_bits(prefix).into())
+}
+
+/// The frame with another source: of its address, its /64 or its interface, the last 32 bits are changed
+/// where `change` has ones. Different sources stay different. The checksums are no longer right, which only
+/// who receives it would notice.
 #[must_use]
 pub fn with_other_source(frame: &[u8], change: u32) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if let Some((header, _)) = header(&frame) {
-        // The address of IPv4, and the second half of the /64 of IPv6.
-        let at = header + 12;
+        // The interface, the address of IPv4, also behind a NAT64, or the second half of the /64 of IPv6.
+        let at = match address(&frame) {
+            Some(address) if is_of_link(address) => 8,
+            Some(IpAddr::V6(address)) if is_behind_nat64(address) => header + 20,
+            _ => header + 12,
+        };
         let bytes = frame.get_mut(at..at + 4).into_iter().flatten();
         bytes.zip(change.to_be_bytes()).for_each(|(byte, change)| *byte ^= change);
     }
@@ -125,11 +157,15 @@ mod tests {
     fn sources_are_found_and_changed() {
         let v4 = frame::udp(Ipv4Addr::new(198, 51, 100, 7).into(), 64);
         let v6 = frame::udp("2001:db8:1:2::3".parse().unwrap(), 80);
+        let neighbour = frame::udp("fe80::7".parse().unwrap(), 80);
+        let behind_nat64 = frame::udp("64:ff9b::198.51.100.7".parse().unwrap(), 80);
         let tagged = frame::tagged(&frame::tagged(&v4, frame::TAG, 5), frame::SERVICE_TAG, 6);
         for (frame, first, second) in [
             (&v4, "198.51.100.7", "198.51.101.5"),
             (&tagged, "198.51.100.7", "198.51.101.5"),
             (&v6, "2001:db8:1:2::", "2001:db8:1:100::"),
+            (&behind_nat64, "198.51.100.7", "198.51.101.5"),
+            (&neighbour, "fe80:200:0:1::", "fe80:200:0:103::"),
         ] {
             assert_eq!(source(frame), first.parse().ok());
             assert_eq!(source(&with_other_source(frame, 0x102)), second.parse().ok());

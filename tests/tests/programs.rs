@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, process::Stdio, time::Duration, time::Instant
 
 use serde_json::Value;
 use tests::{
-    Daemon, Lab, Observer, frame,
+    Daemon, DaemonOptions, Lab, Observer, frame,
     lab::{RX_V4, RX_V6, TX, TX_V4},
     nginx,
     observer::Then,
@@ -247,7 +247,8 @@ fn tcpreplay_of_captures_from_elsewhere() {
     });
     for capture in captures {
         let lab = Lab::new(1);
-        let daemon = Daemon::start(&lab);
+        // What the link needs is limited, too: the observer counts it as any packet of its source.
+        let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--link-control", "limit"]));
         let limit = daemon.cli().limit("10pps", Some("40"), None);
         let observer = Observer::new(&lab, Then::Discard, &[]);
         let start = Instant::now();

@@ -48,8 +48,10 @@ fn address(entry: &Value) -> IpAddr {
 /// Returns the largest bound that it tells, and the largest error that it has.
 fn compare(name: &str, frames: &[Vec<u8>], rate: f64, limit: (&str, &str)) -> (u64, u64) {
     let lab = Lab::new(1);
-    // So large a table that no seventh source meets a set: a slow limit may have six of its ways.
-    let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--max-sources", "2000000"]));
+    // So large a table that no seventh source meets a set: a slow limit may have six of its ways. What the link
+    // needs counts, too.
+    let options = ["--max-sources", "2000000", "--link-control", "limit"];
+    let daemon = Daemon::start_with(&lab, DaemonOptions::with(&options));
     let cli = daemon.cli();
     cli.limit(limit.0, Some(limit.1), None);
     let stream = Stream::cycle(frames.to_vec(), rate, frames.len() as u64);
