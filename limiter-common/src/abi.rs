@@ -22,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 16;
+pub const ABI_VERSION: u32 = 17;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -80,9 +80,9 @@ pub struct Config {
     pub shared: AtomicU64,
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
-    /// GCRA word of [`EventKind::Limited`] and [`EventKind::GroupLimited`], so that a flood does not become a flood of events.
+    /// GCRA word of [`EventKind::Limited`] and its like, so that a flood does not become a flood of events.
     pub limited_event_tat: AtomicU64,
-    /// GCRA word of [`EventKind::SetFull`] and [`EventKind::GroupSetFull`].
+    /// GCRA word of [`EventKind::SetFull`] and its like.
     pub set_full_event_tat: AtomicU64,
     /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop. Such packets are rare, and
     /// the first cache line is full.
@@ -373,7 +373,7 @@ pub struct Policy {
     /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
     pub gate: u32,
     /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`], [`Policy::EVIDENCE`],
-    /// [`Policy::WINDOWS`] and [`Policy::LEASED`].
+    /// [`Policy::WINDOWS`], [`Policy::OF_DESTINATIONS`] and [`Policy::LEASED`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     // In the first line, as each packet under a limit of the cluster needs it.
@@ -449,6 +449,8 @@ impl Policy {
     pub const EVIDENCE: u32 = 1 << 4;
     /// A flag: a tier, or the shadow, is a window.
     pub const WINDOWS: u32 = 1 << 5;
+    /// A flag: each destination has the limit by itself. For the daemon alone, which tells buckets by it.
+    pub const OF_DESTINATIONS: u32 = 1 << 6;
     /// A number in the flags: 0, or from 1 on what is done while a central store leases nothing of the limit. For the
     /// daemon alone: to packets such a limit is the cluster's.
     pub const LEASED: u32 = 3 << LEASED_SHIFT;
@@ -503,6 +505,13 @@ impl Policy {
     #[must_use]
     pub const fn observing(mut self) -> Self {
         self.flags |= Self::OBSERVE;
+        self
+    }
+
+    /// As one that destinations have.
+    #[must_use]
+    pub const fn of_destinations(mut self) -> Self {
+        self.flags |= Self::OF_DESTINATIONS;
         self
     }
 
@@ -609,11 +618,13 @@ pub enum Reason {
     OverGroup = 18,
     /// Passed: the link needs it to work, and `link_control` is `pass`: see [`crate::packet::is_link_control`].
     LinkControl = 19,
+    /// Dropped: over the limit of its destination.
+    OverDestination = 20,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -634,6 +645,7 @@ impl Reason {
         Self::Deferred,
         Self::OverGroup,
         Self::LinkControl,
+        Self::OverDestination,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -660,6 +672,7 @@ impl Reason {
             17 => Self::Deferred,
             18 => Self::OverGroup,
             19 => Self::LinkControl,
+            20 => Self::OverDestination,
             _ => Self::Internal,
         }
     }
@@ -695,6 +708,7 @@ impl Reason {
             Self::Deferred => "promotion_deferred",
             Self::OverGroup => "over_group_limit",
             Self::LinkControl => "link_control",
+            Self::OverDestination => "over_destination_limit",
         }
     }
 }
@@ -796,23 +810,29 @@ pub enum EventKind {
     Limited = 0,
     /// A set had no free buckets.
     SetFull = 1,
+    /// As [`EventKind::Limited`], of a destination.
+    DestinationLimited = 2,
+    /// As [`EventKind::SetFull`], of a destination.
+    DestinationSetFull = 3,
     /// As [`EventKind::Limited`], of a group of sources.
-    GroupLimited = 2,
+    GroupLimited = 4,
     /// As [`EventKind::SetFull`], of a group of sources.
-    GroupSetFull = 3,
+    GroupSetFull = 5,
 }
 
 impl EventKind {
-    /// What makes a kind that of a group.
-    pub const OF_GROUP: u32 = 2;
+    /// Kinds of one source. Those of a destination have numbers higher by so much, those of a group by twice as much.
+    pub const KINDS: u32 = 2;
 
     /// The kind with a discriminant; `None` for a number that is none.
     pub const fn from_u32(discriminant: u32) -> Option<Self> {
         match discriminant {
             0 => Some(Self::Limited),
             1 => Some(Self::SetFull),
-            2 => Some(Self::GroupLimited),
-            3 => Some(Self::GroupSetFull),
+            2 => Some(Self::DestinationLimited),
+            3 => Some(Self::DestinationSetFull),
+            4 => Some(Self::GroupLimited),
+            5 => Some(Self::GroupSetFull),
             _ => None,
         }
     }

@@ -1,12 +1,16 @@
 //! Classes of traffic: packets told apart by protocol, ports, TCP flags, and type and code of ICMP.
 //!
-//! The daemon resolves its rules to tables, so that a packet's class costs two loads however many
-//! there are: the flags of a TCP packet choose a group, the group's table has a class for each port.
+//! The daemon resolves its rules to tables, so that a packet's class costs three loads however many
+//! there are: the flags of a TCP packet choose a group, the group's table has a kind for each port.
 //! There are two banks of tables; the one in force is named by [`crate::abi::Config::classes`], the
 //! other is written when the rules change, so a packet is judged by the old rules or by the new ones.
 //!
 //! Classes overlap: if no limit of a packet's class covers its source, those of the next wider class
 //! are asked, at last those for packets of any class.
+//!
+//! What a packet is told apart by beside where it goes makes its *kind*, which the tables give. Which classes are asked
+//! follows from its kind, and from the longest prefix of its destination that a class names.
+//! Destinations have limits of classes of their own, which are asked by the packet's kind alone.
 
 use crate::atomic::{self, AtomicU64};
 use crate::packet::Transport;
@@ -20,6 +24,20 @@ pub const MAX_CLASSES: u32 = 64;
 /// Groups of sources have buckets under numbers of their own: this plus the length of the group's prefix. So a bucket
 /// tells by itself what it is for, whatever prefixes groups have later.
 pub const GROUPS: u32 = 128;
+
+/// Classes that destinations have limits of have the numbers from this on, so that a bucket tells by itself whose it is.
+pub const OF_DESTINATIONS: u32 = MAX_CLASSES + 1;
+/// How many of them there may be.
+pub const MAX_OF_DESTINATIONS: u32 = 16;
+
+/// Whether destinations have limits of the class with this number.
+pub const fn is_of_destinations(class: u8) -> bool {
+    class as u32 >= OF_DESTINATIONS && (class as u32) < OF_DESTINATIONS + MAX_OF_DESTINATIONS
+}
+
+/// The prefixes that classes name lie among those of limits under this number, and those of the other bank under the
+/// next one. What is found there is the number of the prefix, from 1 on.
+pub const DESTINATIONS: u32 = 96;
 
 /// The length of the prefix whose group has buckets under a number; `None` for that of a class.
 pub const fn group_prefix(class: u8) -> Option<u8> {
@@ -51,36 +69,60 @@ pub const ICMP_TABLE: u32 = UDP_SOURCE_TABLE + 1;
 /// See [`ICMP_TABLE`].
 pub const ICMPV6_TABLE: u32 = ICMP_TABLE + 1;
 /// The table of what does not depend on a port; its parts follow.
+// All of it fits into one: 18,200 bytes are chains.
 pub const OTHER_TABLE: u32 = ICMPV6_TABLE + 1;
 /// Tables of a bank.
 pub const TABLES: u32 = OTHER_TABLE + 1;
 /// Banks: packets are judged by one while the daemon writes the other.
 pub const BANKS: u32 = 2;
 
+/// Kinds that are known by the tables, 0 for every other packet.
+pub const KINDS: u32 = MAX_CLASSES + 1;
+/// The kind of packets that hide their protocol; those that follow hide what their protocol has.
+pub const HIDDEN: u32 = KINDS;
+/// Protocols whose packets can hide ports, flags or types, in the order of their kinds after [`HIDDEN`].
+pub const WITH_HEADERS: [u8; 4] = [ICMP, TCP, UDP, ICMPV6];
+/// Kinds, hidden ones too.
+pub const ALL_KINDS: u32 = KINDS + 1 + WITH_HEADERS.len() as u32;
+
 /// Where [`OTHER_TABLE`] has the group of each combination of TCP flags.
 pub const FLAGS_AT: u32 = 0;
-/// Where it has the class of each protocol's packets without ports. Where the protocol has ports and a sender hides
-/// them that is the strictest class of the protocol.
+/// Where it has the kind of each protocol's packets without ports.
 pub const PROTOCOLS_AT: u32 = 256;
-/// Where it has, for each class, the [`MAX_NESTING`] classes that are asked for its packets one after the
-/// other, each with [`COVERS_ALL`] or without; [`ANY`] ends them.
-pub const CHAINS_AT: u32 = 512;
-/// Where it has what each class is, eight bytes each, which only the daemon reads.
+/// Where it has the kind of each protocol's later fragments.
+pub const FRAGMENTS_AT: u32 = 512;
+/// Where it has 1 for each kind that goes before those of source ports.
+pub const FIRST_AT: u32 = 768;
+/// Where it tells what is asked of destinations: [`NAMED`], [`LIMITED`], or both.
+pub const ASKED_AT: u32 = 1016;
+/// Where it has what each class is, [`DEFINITION_BYTES`] each, which only the daemon reads.
 pub const DEFINITIONS_AT: u32 = 1024;
-/// Where it has the class of each protocol's later fragments.
-pub const FRAGMENTS_AT: u32 = 2048;
-/// Where it has 1 for each class that goes before those of source ports.
-pub const FIRST_AT: u32 = 2304;
-/// Where it has the class of packets that hide their protocol: the strictest of all.
-pub const HIDDEN_AT: u32 = 2560;
+/// Where it has, for each kind, the [`MAX_NESTING`] classes that are asked for its packets' destinations.
+pub const DESTINATION_CHAINS_AT: u32 = 4096;
+/// Where it has the classes that are asked for packets one after the other, each with [`COVERS_ALL`] or without; [`ANY`]
+/// ends them. For each kind [`MAX_NESTING`], of packets to no prefix that classes name; then the same of each prefix.
+pub const CHAINS_AT: u32 = 5120;
+
+/// Bytes that tell what a class is.
+pub const DEFINITION_BYTES: u32 = 32;
+
+/// Classes name prefixes of destinations.
+pub const NAMED: u32 = 1;
+/// Destinations have limits.
+pub const LIMITED: u32 = 2;
 
 // No part reaches into the next one.
 const _: () = {
-    let numbers = MAX_CLASSES + 1;
-    assert!(FLAGS_AT + 256 <= PROTOCOLS_AT && PROTOCOLS_AT + 256 <= CHAINS_AT);
-    assert!(CHAINS_AT + numbers * MAX_NESTING <= DEFINITIONS_AT);
-    assert!(DEFINITIONS_AT + numbers * 8 <= FRAGMENTS_AT && FRAGMENTS_AT + 256 <= FIRST_AT);
-    assert!(FIRST_AT + numbers <= HIDDEN_AT);
+    assert!(FLAGS_AT + 256 <= PROTOCOLS_AT && PROTOCOLS_AT + 256 <= FRAGMENTS_AT);
+    assert!(FRAGMENTS_AT + 256 <= FIRST_AT && FIRST_AT + ALL_KINDS <= ASKED_AT);
+    let numbers = OF_DESTINATIONS + MAX_OF_DESTINATIONS;
+    // What divides whose bucket it is: see `Classified::whose`.
+    assert!(numbers <= 2 * OF_DESTINATIONS && 2 * OF_DESTINATIONS <= GROUPS + 24);
+    assert!(GROUPS + 64 < 3 * OF_DESTINATIONS);
+    assert!(numbers <= DESTINATIONS && DESTINATIONS + BANKS <= GROUPS);
+    assert!(DEFINITIONS_AT + numbers * DEFINITION_BYTES <= DESTINATION_CHAINS_AT);
+    assert!(DESTINATION_CHAINS_AT + ALL_KINDS * MAX_NESTING <= CHAINS_AT);
+    assert!(CHAINS_AT + (MAX_CLASSES + 1) * ALL_KINDS * MAX_NESTING <= 1 << 16);
 };
 
 /// A bit beside a class that is asked: its limits cover every source.
@@ -90,6 +132,7 @@ pub const COVERS_ALL: u32 = 0x80;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
 
 /// A byte of a table.
 #[inline(always)]
@@ -108,15 +151,58 @@ pub fn set_entry(table: &Table, at: u32, value: u8) {
     atomic::store(word, rest | u64::from(value) << shift);
 }
 
-/// The class of a packet, of which `None` is known if its headers do not end. `table` gives the tables of a bank by
+/// Where the classes are that are asked for packets of a kind, to the prefix with a number; 0 to none that classes name.
+#[inline(always)]
+#[must_use]
+pub const fn chain_at(destination: u32, kind: u32) -> u32 {
+    CHAINS_AT + (destination * ALL_KINDS + kind) * MAX_NESTING
+}
+
+/// Classes that are asked one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain(pub u32);
+
+impl Chain {
+    /// That which a table has.
+    // All of it at once, so that no packet sees half of a change.
+    #[inline(always)]
+    pub fn read(table: &Table, at: u32) -> Self {
+        let at = at & 0xfffc;
+        Self((atomic::load(&table[at as usize / 8]) >> (at % 8 * 8)) as u32)
+    }
+
+    /// Puts it into a table.
+    pub fn write(self, table: &Table, at: u32) {
+        let word = &table[(at & 0xfffc) as usize / 8];
+        let shift = (at & 4) * 8;
+        let rest = atomic::load(word) & !(0xffff_ffff << shift);
+        atomic::store(word, rest | u64::from(self.0) << shift);
+    }
+
+    /// The class that is asked first, and whether its limits cover everyone.
+    #[inline(always)]
+    #[must_use]
+    pub const fn first(self) -> (u32, bool) {
+        (self.0 & 0xff & !COVERS_ALL, self.0 & COVERS_ALL != 0)
+    }
+
+    /// What is asked then.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rest(self) -> Self {
+        Self(self.0 >> 8)
+    }
+}
+
+/// The kind of a packet, of which `None` is known if its headers do not end. `table` gives the tables of a bank by
 /// their number.
 #[inline(always)]
-pub fn class_of<'a>(
+pub fn kind_of<'a>(
     transport: Option<&Transport>,
     table: impl Fn(u32) -> Option<&'a Table>,
 ) -> Option<u32> {
     let other = table(OTHER_TABLE)?;
-    let Some(transport) = transport else { return Some(entry(other, HIDDEN_AT)) };
+    let Some(transport) = transport else { return Some(HIDDEN) };
     let protocol = u32::from(transport.protocol);
     if transport.later_fragment {
         return Some(entry(other, FRAGMENTS_AT + protocol));
@@ -133,14 +219,14 @@ pub fn class_of<'a>(
         ICMP => (ICMP_TABLE, None),
         _ => (ICMPV6_TABLE, None),
     };
-    let class = entry(table(number)?, u32::from(transport.destination_port));
+    let kind = entry(table(number)?, u32::from(transport.destination_port));
     if let Some(number) = by_source {
         let source = entry(table(number)?, u32::from(transport.source_port));
-        if source != ANY && entry(other, FIRST_AT + class) == 0 {
+        if source != 0 && entry(other, FIRST_AT + kind) == 0 {
             return Some(source);
         }
     }
-    Some(class)
+    Some(kind)
 }
 
 #[cfg(test)]
@@ -160,7 +246,19 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_found_by_flags_and_port() {
+    fn a_chain_is_read_as_it_is_written() {
+        let table = atomic::zeros::<TABLE_WORDS>();
+        let [one, other] = [Chain(0x0005_8403), Chain(0x0102_0304)];
+        one.write(&table, chain_at(0, 1));
+        other.write(&table, chain_at(0, 2));
+        assert_eq!(Chain::read(&table, chain_at(0, 1)), one);
+        assert_eq!(Chain::read(&table, chain_at(0, 2)), other);
+        let asked = [one, one.rest(), one.rest().rest(), one.rest().rest().rest()];
+        assert_eq!(asked.map(Chain::first), [(3, false), (4, true), (5, false), (0, false)]);
+    }
+
+    #[test]
+    fn a_kind_is_found_by_flags_and_port() {
         let tables: Vec<Table> = (0..TABLES).map(|_| atomic::zeros::<TABLE_WORDS>()).collect();
         let set = |table: u32, at: u32, value| set_entry(&tables[table as usize], at, value);
         // SYN without ACK is a group of its own.
@@ -171,14 +269,13 @@ mod tests {
         set(0, 443, 4);
         set(UDP_TABLE, 53, 5);
         set(UDP_TABLE, 54, 6);
-        set(OTHER_TABLE, HIDDEN_AT, 10);
         set(OTHER_TABLE, FRAGMENTS_AT + 17, 8);
         set(UDP_SOURCE_TABLE, 123, 11);
         set(TCP_SOURCE_TABLE, 443, 12);
         set(OTHER_TABLE, FIRST_AT + 3, 1);
         set(ICMP_TABLE, 8 << 8, 13);
         set(ICMPV6_TABLE, 128 << 8, 14);
-        let class = |transport| class_of(Some(&transport), |number| tables.get(number as usize));
+        let class = |transport| kind_of(Some(&transport), |number| tables.get(number as usize));
         assert_eq!(class(transport(6, Some(443), 0x02)), Some(3));
         assert_eq!(class(transport(6, Some(443), 0x12)), Some(4));
         assert_eq!(class(transport(6, Some(444), 0x12)), Some(ANY));
@@ -195,6 +292,6 @@ mod tests {
         assert_eq!(class(from(123, transport(17, Some(53), 0))), Some(11));
         assert_eq!(class(from(443, transport(6, Some(443), 0x12))), Some(12));
         assert_eq!(class(from(443, transport(6, Some(443), 0x02))), Some(3), "flags go first");
-        assert_eq!(class_of(None, |number| tables.get(number as usize)), Some(10));
+        assert_eq!(kind_of(None, |number| tables.get(number as usize)), Some(HIDDEN));
     }
 }

@@ -35,11 +35,13 @@ impl Features {
     pub const AGGREGATES: Self = Self(1 << 18);
     /// A limit for groups of sources.
     pub const GROUPS: Self = Self(1 << 19);
+    /// Where packets go: classes that name it, and limits of destinations.
+    pub const DESTINATIONS: Self = Self(1 << 20);
 
     /// The features that a policy needs.
     #[must_use]
     pub const fn of_policy(policy: &Policy) -> Self {
-        Self(policy.flags & !(Policy::OBSERVE | Policy::LEASED))
+        Self(policy.flags & !(Policy::OBSERVE | Policy::OF_DESTINATIONS | Policy::LEASED))
     }
 
     /// Whether all of `others` are among these.
@@ -228,6 +230,7 @@ mod tests {
             Features::LISTS,
             Features::AGGREGATES,
             Features::GROUPS,
+            Features::DESTINATIONS,
         ];
         for (at, feature) in each.into_iter().enumerate() {
             assert_eq!(feature.0.count_ones(), 1, "{at}");

@@ -54,7 +54,7 @@ impl SourceKey {
 
     /// The IPv4 address that a NAT64 has made this one of, or itself.
     #[inline(always)]
-    const fn before_nat64(self) -> Self {
+    pub const fn before_nat64(self) -> Self {
         if self.high == NAT64 && self.low >> 32 == 0 {
             return Self { high: 0, low: MAPPED | self.low };
         }

@@ -70,9 +70,10 @@ pub(crate) static LINK_KIND: Global<u8> = Global::new(LinkKind::Ethernet as u8);
 #[unsafe(no_mangle)]
 pub(crate) static KERNEL_LOG: Global<u8> = Global::new(0);
 
-/// The packet in hand, where each of the program's functions finds it: as its source's, then as its group's.
+/// The packet in hand, where each of the program's functions finds it: as its source's, its group's and its
+/// destination's.
 #[map]
-pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(2, 0);
+pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(3, 0);
 
 /// What one CPU has to tell in lines.
 #[repr(C)]

@@ -7,8 +7,9 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
-use limiter_common::engine::steps::{Ask, Next, Question};
-use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
+use limiter_common::engine::steps::{Ask, Next, Question, Whole};
+use limiter_common::engine::{Arrival, Attempt, Classified, Constants as _, Steps, steps};
+use limiter_common::features::Features;
 use limiter_common::gcra::Ticks;
 use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
@@ -21,8 +22,11 @@ use crate::state::Kernel;
 /// The packet in hand as its group's; 0 is as its source's.
 const GROUP: u32 = 1;
 
-/// The packet lies in hand as its group's: no outcome of a step is this number.
-const OF_GROUP: u32 = u32::MAX;
+/// The packet in hand as its destination's.
+const DESTINATION: u32 = 2;
+
+/// The packet lies in hand as that of a [`Whole`]: no outcome of a step is this number.
+const IN_HAND: u32 = u32::MAX;
 
 /// The state lacks something: no step returns this number.
 const MISSING: u64 = u64::MAX;
@@ -61,9 +65,15 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
-    fn classify(&self, frame: &Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
+    fn classify(
+        &self,
+        frame: &Frame,
+        ip: &Ip,
+        source: SourceKey,
+    ) -> Option<(Classified, SourceKey)> {
         let found = limiter_classify(frame.context(), place(ip), source.high, source.low);
-        (found != MISSING).then_some(Classified(found))
+        // The function has laid the destination in hand: the stack is short.
+        (found != MISSING).then_some((Classified(found), SourceKey::default()))
     }
 
     #[inline(always)]
@@ -76,7 +86,7 @@ impl Steps for Kernel {
     fn group(&self, _: &Arrival) -> Option<Reason> {
         // One after the other, not one by the other: the stack is short.
         match limiter_of_group() {
-            OF_GROUP => {
+            IN_HAND => {
                 let (kernel, group) = in_hand(GROUP)?;
                 steps::by_group(&kernel, group)
             }
@@ -85,8 +95,19 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
-    fn next_of_group(&self, _: &Arrival, again: bool) -> Option<Next> {
-        Next::from_bits(limiter_next_of_group(u32::from(again)))
+    fn destination(&self, _: &Arrival, _: SourceKey, passed: Reason) -> Option<Reason> {
+        match limiter_of_destination(passed as u32) {
+            IN_HAND => {
+                let (kernel, destination) = in_hand(DESTINATION)?;
+                steps::by_destination(&kernel, destination, passed)
+            }
+            known => done(known),
+        }
+    }
+
+    #[inline(always)]
+    fn next_of_whole(&self, _: &Arrival, again: bool) -> Option<Next> {
+        Next::from_bits(limiter_next_of_whole(u32::from(again), self.hand))
     }
 
     #[inline(always)]
@@ -234,7 +255,15 @@ extern "C" fn limiter_classify(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -
     let Some(kernel) = Kernel::new() else { return MISSING };
     let (frame, source) = (Frame::new(&XdpContext::new(ctx)), SourceKey { high, low });
     let ip = ip_at(at, source);
-    steps::classify(&kernel, &frame, &ip, source).map_or(MISSING, |found| found.0)
+    let Some((found, destination)) = steps::classify(&kernel, &frame, &ip, source) else {
+        return MISSING;
+    };
+    if kernel.features().has(Features::DESTINATIONS) {
+        let Some(hand) = ARRIVAL.get_ptr_mut(DESTINATION) else { return MISSING };
+        // SAFETY: as in `take_up`.
+        unsafe { (&raw mut (*hand).source).write(destination) };
+    }
+    found.0
 }
 
 #[unsafe(no_mangle)]
@@ -251,22 +280,43 @@ extern "C" fn limiter_of_group() -> u32 {
     let (Some((kernel, packet)), Some(at)) = (in_hand(0), ARRIVAL.get_ptr_mut(GROUP)) else {
         return Attempt::to_bits(None);
     };
-    match steps::of_group(&kernel, packet) {
-        Some(Some(group)) => {
-            // SAFETY: as in `take_up`.
-            unsafe { at.write(group) };
-            OF_GROUP
-        }
-        Some(None) => Attempt::to_bits(Some(Attempt::Done(Reason::OverGroup))),
-        None => Attempt::to_bits(None),
-    }
+    lay(steps::of_group(&kernel, packet), at, Reason::BelowGate, Reason::OverGroup)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_next_of_group(again: u32) -> u32 {
+extern "C" fn limiter_of_destination(passed: u32) -> u32 {
+    // As in `limiter_of_group`.
+    let (Some((kernel, packet)), Some(at)) = (in_hand(0), ARRIVAL.get_ptr_mut(DESTINATION)) else {
+        return Attempt::to_bits(None);
+    };
+    // SAFETY: as in `take_up`; `limiter_classify` has laid it there.
+    let destination = unsafe { (*at).source };
+    let whole = steps::of_destination(&kernel, packet, destination);
+    lay(whole, at, Reason::from_u32(passed), Reason::OverDestination)
+}
+
+/// Lays a packet in hand as one of a whole, or tells its verdict.
+#[inline(always)]
+fn lay(whole: Option<Whole>, at: *mut Arrival, passed: Reason, over: Reason) -> u32 {
+    let reason = match whole {
+        Some(Whole::Of(arrival)) => {
+            // SAFETY: as in `take_up`.
+            unsafe { at.write(arrival) };
+            return IN_HAND;
+        }
+        Some(Whole::Unlimited) => Some(passed),
+        Some(Whole::Over) => Some(over),
+        None => None,
+    };
+    Attempt::to_bits(reason.map(Attempt::Done))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_next_of_whole(again: u32, hand: u32) -> u32 {
     let next =
-        in_hand(GROUP).and_then(|(kernel, group)| steps::next_of_group(&kernel, group, again != 0));
+        in_hand(hand).and_then(|(kernel, whole)| steps::next_of_whole(&kernel, whole, again != 0));
     Next::to_bits(next)
 }
 

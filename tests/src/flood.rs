@@ -66,6 +66,7 @@ pub struct Flood {
     length: usize,
     rate: Option<u64>,
     cpu: Option<usize>,
+    destination: Option<Ipv4Addr>,
 }
 
 /// What a flood sent.
@@ -97,7 +98,7 @@ impl Flood {
     #[must_use]
     pub fn new(sources: Sources, packets: u64) -> Self {
         let length = if sources.parts().0.is_ipv4() { 64 } else { 78 };
-        Self { sources, packets, length, rate: None, cpu: None }
+        Self { sources, packets, length, rate: None, cpu: None, destination: None }
     }
 
     /// Frames of `length` bytes, Ethernet header included.
@@ -116,6 +117,12 @@ impl Flood {
     #[must_use]
     pub fn on_cpu(self, cpu: usize) -> Self {
         Self { cpu: Some(cpu), ..self }
+    }
+
+    /// From IPv4 sources to another address than the receiver's own.
+    #[must_use]
+    pub fn to(self, destination: Ipv4Addr) -> Self {
+        Self { destination: Some(destination), ..self }
     }
 
     /// Sends all of it.
@@ -173,6 +180,10 @@ impl Flood {
         };
         // Without its source and its checksums, the frame adds up to what the program starts from.
         let mut frame = frame::udp(blank, self.length);
+        let v4 = self.destination.unwrap_or(RX_V4);
+        if first.is_ipv4() {
+            frame = frame::sent_to(frame, v4);
+        }
         let header = frame::ETHERNET..frame::ETHERNET + if first.is_ipv4() { 20 } else { 40 };
         if first.is_ipv4() {
             frame[frame::ETHERNET + 10..frame::ETHERNET + 12].fill(0);
@@ -180,7 +191,7 @@ impl Flood {
         let segment = header.end..frame.len();
         frame[header.end + 6..header.end + 8].fill(0);
         let (base_high, base_low, ip_version, destination) = match first {
-            IpAddr::V4(first) => (0, u64::from(u32::from(first)), 4, frame::sum(&RX_V4.octets())),
+            IpAddr::V4(first) => (0, u64::from(u32::from(first)), 4, frame::sum(&v4.octets())),
             IpAddr::V6(first) => {
                 let bits = first.to_bits();
                 ((bits >> 64) as u64, bits as u64, 6, frame::sum(&RX_V6.octets()))

@@ -203,6 +203,16 @@ pub fn sent_to(mut frame: Vec<u8>, destination: Ipv4Addr) -> Vec<u8> {
     frame
 }
 
+/// An IPv6 frame, but to another destination; its checksum is that of the former one.
+///
+/// # Panics
+/// If the frame is shorter than its headers.
+#[must_use]
+pub fn sent_to_v6(mut frame: Vec<u8>, destination: Ipv6Addr) -> Vec<u8> {
+    frame[ETHERNET + 24..ETHERNET + 40].copy_from_slice(&destination.octets());
+    frame
+}
+
 fn ethernet(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = [RX_MAC, TX_MAC].concat();
     frame.extend(kind.to_be_bytes());

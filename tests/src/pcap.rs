@@ -90,7 +90,8 @@ fn header(frame: &[u8]) -> Option<(usize, bool)> {
 }
 
 /// The address that an IP frame claims.
-fn address(frame: &[u8]) -> Option<IpAddr> {
+#[must_use]
+pub fn address(frame: &[u8]) -> Option<IpAddr> {
     let (header, v4) = header(frame)?;
     if v4 {
         let octets: [u8; 4] = frame.get(header + 12..header + 16)?.try_into().ok()?;

@@ -21,7 +21,7 @@ const FLOOD: f64 = 5000.0;
 fn three(limit: &[&str]) -> Hosts {
     let hosts = Hosts::start(3, &[]);
     let all = [0, 1, 2];
-    let set = ["limit", "set", "3000pps", "--burst", "300", "--aggregate", "--scope", "cluster"];
+    let set = ["limit", "set", "3000pps", "--burst", "300", "--scope", "cluster"];
     hosts.daemons[1].cli().ok(&[&set, limit].concat());
     let _ = hosts.wait_limit(&all, "3000pps");
     hosts.wait_even(&all);
@@ -37,7 +37,7 @@ fn flood(hosts: &Hosts, host: usize) -> Sending {
 
 #[test]
 fn a_flood_that_moves_each_second_gets_one_total_from_three_hosts() {
-    let hosts = three(&[]);
+    let hosts = three(&["--aggregate"]);
     let watch = hosts.watch_all();
     let begun = Instant::now();
     for second in 0..12 {
@@ -59,7 +59,7 @@ fn a_flood_that_moves_each_second_gets_one_total_from_three_hosts() {
 
 #[test]
 fn sources_of_a_prefix_get_one_limit_from_three_hosts() {
-    let hosts = three(&["--for", "198.51.100.0/24"]);
+    let hosts = three(&["--for", "198.51.100.0/24", "--aggregate"]);
     let watch = hosts.watch_all();
     let sending: Vec<_> = (0..3).map(|host| flood(&hosts, host)).collect();
     sleep(Duration::from_secs(4));
@@ -75,4 +75,24 @@ fn sources_of_a_prefix_get_one_limit_from_three_hosts() {
     let [before, after] = [(1.0, 4.0), (9.0, 12.0)].map(|(a, b)| admitted.utilisation(RATE, a, b));
     println!("sources of a prefix: {before:.3} is used, {after:.3} after one of three was killed");
     assert!(before >= 0.9 && after >= 0.9, "{before} {after}");
+}
+
+#[test]
+fn a_destination_gets_one_limit_from_three_hosts() {
+    let hosts = three(&["--by", "destination"]);
+    let watch = hosts.watch_all();
+    // On all of them, then on one alone, whose share grows.
+    let sending: Vec<_> = (0..3).map(|host| flood(&hosts, host)).collect();
+    sleep(Duration::from_secs(5));
+    let mut sending = sending.into_iter();
+    let last = sending.next_back().expect("three");
+    drop(Sending::stop_all(sending));
+    sleep(Duration::from_secs(7));
+    drop(last.stop());
+    let admitted = watch.stop();
+    admitted.print(12);
+    admitted.assert_kept("a destination behind three hosts", RATE, BURST);
+    let [all, one] = [(1.0, 5.0), (8.0, 12.0)].map(|(a, b)| admitted.utilisation(RATE, a, b));
+    println!("a destination: {all:.3} is used by three hosts, {one:.3} by one");
+    assert!(all >= 0.9 && one >= 0.9, "{all} {one}");
 }

@@ -27,6 +27,7 @@ mod dashboard;
 mod dashboard_access;
 mod decide_cases;
 mod demo;
+mod destinations;
 mod differential;
 mod disk;
 mod distinct;

@@ -3,13 +3,15 @@
 use super::State;
 use crate::atomic;
 use crate::class::{
-    ANY, BANKS, CHAINS_AT, COVERS_ALL, GROUPS, MAX_NESTING, OTHER_TABLE, TABLES, Table, class_of,
-    entry,
+    ANY, ASKED_AT, BANKS, Chain, DESTINATION_CHAINS_AT, DESTINATIONS, GROUPS, LIMITED, MAX_NESTING,
+    NAMED, OF_DESTINATIONS, OTHER_TABLE, TABLES, chain_at, entry, kind_of,
 };
+use crate::features::Features;
 use crate::key::SourceKey;
-use crate::packet::{Ip, Packet, transport};
+use crate::packet::{Ip, Packet, destination, transport};
 
-/// What the classes in force make of a packet: `slot:32 | bucket's class:8 | bank's first table:8 | its class:8`.
+/// What the classes in force make of a packet:
+/// `slot:32 | named prefix:8 | bucket's class:8 | is its destination limited:1, bank:7 | its kind:8`.
 /// The slot is that of the policy, if it was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classified(pub u64);
@@ -18,34 +20,43 @@ impl Classified {
     /// No slot.
     const NOTHING: u32 = u32::MAX;
     /// A packet where nobody asks for classes.
-    pub(super) const NONE: Self = Self::new(0, ANY, ANY, Self::NOTHING);
+    pub(super) const NONE: Self = Self::of(ANY, Self::NOTHING);
+    /// Its destination is limited.
+    const LIMITED: u64 = 1 << 15;
 
+    /// What has a bucket for a class, under the policy in a slot.
     #[inline(always)]
-    const fn new(base: u32, class: u32, limited: u32, slot: u32) -> Self {
-        Self((slot as u64) << 32 | (limited << 16 | base << 8 | class) as u64)
+    const fn of(limited: u32, slot: u32) -> Self {
+        Self((slot as u64) << 32 | (limited << 16) as u64)
     }
 
     /// What stands for a group whose prefix has so many bits, under the policy in a slot.
     #[inline(always)]
     pub(super) const fn group(bits: u32, slot: u32) -> Self {
-        Self::new(0, ANY, GROUPS + bits, slot)
+        Self::of(GROUPS + bits, slot)
     }
 
-    /// 1 if it stands for a group, else 0.
+    /// 0 if it stands for a source, 1 for a destination, 2 for a group.
     #[inline(always)]
-    pub(super) const fn is_group(self) -> u32 {
-        self.limited() / GROUPS
+    pub(super) const fn whose(self) -> u32 {
+        self.limited() / OF_DESTINATIONS
+    }
+
+    /// Whether the packet's destination is limited.
+    #[inline(always)]
+    pub(super) const fn limits_destination(self) -> bool {
+        self.0 & Self::LIMITED != 0
     }
 
     /// The first table of the bank in force.
     #[inline(always)]
     const fn base(self) -> u32 {
-        (self.0 >> 8) as u32 & 0xff
+        ((self.0 >> 8) as u32 & 0x7f) % BANKS * TABLES
     }
 
-    /// The most specific class that the packet is in.
+    /// Its kind.
     #[inline(always)]
-    const fn class(self) -> u32 {
+    const fn kind(self) -> u32 {
         self.0 as u32 & 0xff
     }
 
@@ -62,71 +73,102 @@ impl Classified {
         if slot == Self::NOTHING { None } else { Some(slot) }
     }
 
-    /// The class that is asked `step`th for the packet, and whether its limits cover every source.
+    /// The classes that are asked for the packet.
     #[inline(always)]
-    fn asked<S: State>(self, state: &S, step: u32) -> Option<(u32, bool)> {
-        let other: &Table = state.class_table(self.base() + OTHER_TABLE)?;
-        let asked = entry(other, CHAINS_AT + self.class() * MAX_NESTING + step);
-        Some((asked & !COVERS_ALL & 0xff, asked & COVERS_ALL != 0))
+    fn chain<S: State>(self, state: &S) -> Option<Chain> {
+        let named = (self.0 >> 24) as u32 & 0xff;
+        Some(Chain::read(
+            state.class_table(self.base() + OTHER_TABLE)?,
+            chain_at(named, self.kind()),
+        ))
     }
 
-    /// The class that the packet's source has a bucket for: its own if limits of that cover the source,
-    /// else the next wider one that does. With the slot of the policy, if it had to be looked up.
+    /// What stands for the packet's destination; `None` if that has no limit.
     #[inline(always)]
-    fn covering<S: State>(self, state: &S, source: SourceKey) -> Option<(u32, u32)> {
-        let mut step = 0;
-        while step < MAX_NESTING {
-            let (class, covers_all) = self.asked(state, step)?;
-            if class == ANY {
-                break;
-            }
-            let mut slot = Self::NOTHING;
-            // Where everyone is limited no map need be asked: the slot is looked up when the bucket
-            // needs it.
-            if !covers_all && let Some(found) = state.lookup(class, source) {
-                slot = found;
-            }
-            if covers_all || slot != Self::NOTHING {
-                return Some((class, slot));
-            }
-            step += 1;
-        }
-        Some((ANY, Self::NOTHING))
+    pub(super) fn of_destination<S: State>(
+        self,
+        state: &S,
+        destination: SourceKey,
+    ) -> Option<Option<Self>> {
+        let other = state.class_table(self.base() + OTHER_TABLE)?;
+        let chain = Chain::read(other, DESTINATION_CHAINS_AT + self.kind() * MAX_NESTING);
+        let found = covering(state, chain, destination);
+        Some((found.limited() != ANY).then_some(found))
     }
 
     /// The shared limit of the packet's class, or of the next wider one that has one for its source.
     #[inline(always)]
     pub(super) fn shared<S: State>(self, state: &S, source: SourceKey) -> Option<Option<u32>> {
+        let mut chain = self.chain(state)?;
         let mut shared = None;
         let mut step = 0;
-        while step < MAX_NESTING && self.class() != ANY && shared.is_none() {
-            let (class, _) = self.asked(state, step)?;
+        while step < MAX_NESTING && shared.is_none() {
+            let (class, _) = chain.first();
             if class == ANY {
                 break;
             }
             shared = state.shared_by(class, source);
+            chain = chain.rest();
             step += 1;
         }
         Some(shared)
     }
 }
 
-/// Finds the class of a packet, where `bank` is in force. `None` if `state` lacks something.
+/// The class that a source, or a destination, has a bucket for: the first one of the chain of which limits cover it.
+/// With the slot of the policy, if it had to be looked up.
+#[inline(always)]
+fn covering<S: State>(state: &S, mut chain: Chain, whom: SourceKey) -> Classified {
+    let mut step = 0;
+    while step < MAX_NESTING {
+        let (class, covers_all) = chain.first();
+        if class == ANY {
+            break;
+        }
+        let mut slot = Classified::NOTHING;
+        // Where everyone is limited no map need be asked: the slot is looked up when the bucket
+        // needs it.
+        if !covers_all && let Some(found) = state.lookup(class, whom) {
+            slot = found;
+        }
+        if covers_all || slot != Classified::NOTHING {
+            return Classified::of(class, slot);
+        }
+        chain = chain.rest();
+        step += 1;
+    }
+    Classified::NONE
+}
+
+/// Finds the class of a packet, and its destination if that is limited. `None` if `state` lacks something.
 #[inline(always)]
 pub fn classify<S: State, P: Packet + ?Sized>(
     state: &S,
     packet: &P,
     ip: &Ip,
     source: SourceKey,
-) -> Option<Classified> {
-    let bank = atomic::load(&state.config()?.classes) as u32;
+) -> Option<(Classified, SourceKey)> {
+    let number = atomic::load(&state.config()?.classes) as u32;
     // The remainder is for the verifier; the daemon writes nothing else.
-    let base = bank.wrapping_sub(1) % BANKS * TABLES;
-    let class =
-        class_of(transport(packet, ip).as_ref(), |number| state.class_table(base + number))?;
-    let mut limited = (ANY, Classified::NOTHING);
-    if class != ANY {
-        limited = Classified::new(base, class, ANY, 0).covering(state, source)?;
+    let bank = number.wrapping_sub(1) % BANKS;
+    let table = |number| state.class_table(bank * TABLES + number);
+    let kind = kind_of(transport(packet, ip).as_ref(), table)?;
+    let mut known = u64::from(bank << 8 | kind);
+    let mut to = SourceKey::default();
+    if state.features().has(Features::DESTINATIONS) {
+        let asked = entry(table(OTHER_TABLE)?, ASKED_AT);
+        if asked != 0
+            && let Some(address) = destination(packet, ip)
+        {
+            if asked & NAMED != 0 {
+                let named = state.lookup(DESTINATIONS + bank, address).unwrap_or(0);
+                known |= u64::from(named & 0xff) << 24;
+            }
+            if asked & LIMITED != 0 {
+                (to, known) = (address, known | Classified::LIMITED);
+            }
+        }
     }
-    Some(Classified::new(base, class, limited.0, limited.1))
+    let covering = covering(state, Classified(known).chain(state)?, source);
+    Some((Classified(covering.0 | known), to))
 }

@@ -20,11 +20,15 @@ pub(super) fn event<S: State>(
     // One word for all CPUs: the limit is the host's. Each kind has its own, or a full table would
     // silence the other.
     let word = match kind {
-        EventKind::Limited | EventKind::GroupLimited => &config.limited_event_tat,
-        EventKind::SetFull | EventKind::GroupSetFull => &config.set_full_event_tat,
+        EventKind::Limited | EventKind::DestinationLimited | EventKind::GroupLimited => {
+            &config.limited_event_tat
+        }
+        EventKind::SetFull | EventKind::DestinationSetFull | EventKind::GroupSetFull => {
+            &config.set_full_event_tat
+        }
     };
     // No branch: the verifier would follow both from here on.
-    let kind = kind as u32 + EventKind::OF_GROUP * packet.classified.is_group();
+    let kind = kind as u32 + EventKind::KINDS * packet.classified.whose();
     let source = packet.source;
     let tat = atomic::load(word);
     let sent = match decide(tat, ticks(now_ns), SECOND / EVENTS_PER_SECOND, SECOND) {

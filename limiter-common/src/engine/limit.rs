@@ -17,14 +17,15 @@ use crate::table::set_of;
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
 const PAUSE: u32 = 64;
 
-/// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it shares.
+/// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it shares, at last by
+/// that of its destination.
 /// `None` if `state` lacks something.
 #[inline(always)]
 pub(super) fn limit<S: Steps>(
     state: &S,
     config: &Config,
     source: SourceKey,
-    classified: Classified,
+    (classified, destination): (Classified, SourceKey),
     length: u32,
 ) -> Option<Reason> {
     let of_source = state.hash(source);
@@ -49,13 +50,21 @@ pub(super) fn limit<S: Steps>(
     let set = set_of(hash, state.set_mask());
     let packet = Arrival { source, classified, hash, coarse_ns, wall_ns, published, length, set };
     let packet = state.take_up(&packet)?;
-    let reason = of_its_own(state, config, packet)?;
-    // Management addresses are on the allow list. A full shared limit must not shut the operator out.
-    let shares = state.features().has(Features::AGGREGATES) && atomic::load(&config.shared) != 0;
-    if !shares || !reason.passes() || reason == Reason::Allowed {
+    let mut reason = of_its_own(state, config, packet)?;
+    // Management addresses are on the allow list. What others have used up must not shut the operator out.
+    if !reason.passes() || reason == Reason::Allowed {
         return Some(reason);
     }
-    state.shared_limits(packet, reason)
+    if state.features().has(Features::AGGREGATES) && atomic::load(&config.shared) != 0 {
+        reason = state.shared_limits(packet, reason)?;
+    }
+    if state.features().has(Features::DESTINATIONS)
+        && classified.limits_destination()
+        && reason.passes()
+    {
+        reason = state.destination(packet, destination, reason)?;
+    }
+    Some(reason)
 }
 
 /// Judges a packet by the limit of its source alone.

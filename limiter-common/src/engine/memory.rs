@@ -476,7 +476,8 @@ impl Cpu<'_> {
     /// Judges a packet of `length` bytes, of no class.
     pub fn packet(&self, source: SourceKey, length: u32) -> Reason {
         let config = &self.memory.config;
-        limit(self, config, source, Classified::NONE, length).unwrap_or(Reason::Internal)
+        let classified = (Classified::NONE, SourceKey::default());
+        limit(self, config, source, classified, length).unwrap_or(Reason::Internal)
     }
 
     /// Judges a frame.

@@ -28,6 +28,7 @@
 //!                  promote: take a way, charge what is owed ─► judge the packet
 //!
 //! PASS, and limits are shared? ─► class ─► prefix ─► total ─► PASS | DROP over shared limit
+//! PASS, and destinations are limited? ─► bucket or sketch of its destination ─► PASS | DROP over destination limit
 //! ```
 //!
 //! The table comes before the sketch: a source that has a bucket is charged for every packet, also
@@ -221,7 +222,7 @@ fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
     let inner = if state.tunnels() == 0 { None } else { state.inner(frame, ip) };
     let ip = inner.as_ref().unwrap_or(ip);
     let source = state.masks().apply(sender(frame, ip));
-    let mut classified = Classified::NONE;
+    let mut classified = (Classified::NONE, SourceKey::default());
     if state.features().has(Features::CLASSES) && atomic::load(&config.classes) != 0 {
         classified = state.classify(frame, ip, source)?;
     }
@@ -248,6 +249,8 @@ fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<
 
 #[cfg(test)]
 mod denial_tests;
+#[cfg(test)]
+mod destination_tests;
 #[cfg(test)]
 mod group_tests;
 #[cfg(all(test, loom))]

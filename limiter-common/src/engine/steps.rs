@@ -2,7 +2,9 @@
 
 pub use super::charge::charge;
 pub use super::classes::classify;
-pub use super::group::{Next, by_group, next_of_group, of_group};
+pub use super::group::{
+    Next, Whole, by_destination, by_group, next_of_whole, of_destination, of_group,
+};
 pub use super::listed::entry;
 pub use super::lookup::{find_by, renew};
 pub use super::promotion::promote;
@@ -47,9 +49,15 @@ pub trait Steps: State + Sized {
         inner_ip(self, frame, outer)
     }
 
-    /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup.
+    /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup. With its destination
+    /// if that is limited, or nothing where [`Steps::destination`] has it.
     #[inline(always)]
-    fn classify(&self, frame: &Self::Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
+    fn classify(
+        &self,
+        frame: &Self::Frame,
+        ip: &Ip,
+        source: SourceKey,
+    ) -> Option<(Classified, SourceKey)> {
         classify(self, frame, ip, source)
     }
 
@@ -64,16 +72,32 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn group(&self, packet: &Arrival) -> Option<Reason> {
         match of_group(self, packet)? {
-            Some(group) => by_group(self, &group),
-            None => Some(Reason::OverGroup),
+            Whole::Unlimited => Some(Reason::BelowGate),
+            Whole::Over => Some(Reason::OverGroup),
+            Whole::Of(group) => by_group(self, &group),
         }
     }
 
-    /// What is to be done with the packet in hand, which is that of a group; `again`, if another CPU was about to make
-    /// the group's bucket.
+    /// Judges the packet in hand, which has `passed` all limits of its sender, by the limit of its `destination`.
     #[inline(always)]
-    fn next_of_group(&self, group: &Arrival, again: bool) -> Option<Next> {
-        next_of_group(self, group, again)
+    fn destination(
+        &self,
+        packet: &Arrival,
+        destination: SourceKey,
+        passed: Reason,
+    ) -> Option<Reason> {
+        match of_destination(self, packet, destination)? {
+            Whole::Unlimited => Some(passed),
+            Whole::Over => Some(Reason::OverDestination),
+            Whole::Of(destination) => by_destination(self, &destination, passed),
+        }
+    }
+
+    /// What is to be done with the packet in hand, which is that of a [`Whole`]; `again`, if another CPU was about to
+    /// make its bucket.
+    #[inline(always)]
+    fn next_of_whole(&self, whole: &Arrival, again: bool) -> Option<Next> {
+        next_of_whole(self, whole, again)
     }
 
     /// The slot of the source of the packet in hand, by fingerprints that its set had a moment ago; `Some(None)` if it has

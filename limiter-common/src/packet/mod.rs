@@ -17,7 +17,9 @@ use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 use crate::key::SourceKey;
 
 pub use link::{is_link_control, may_be_link_control, sender, sender_of};
-pub use transport::{Connection, Transport, connection, inner, transport, udp_destination};
+pub use transport::{
+    Connection, Transport, connection, destination, inner, transport, udp_destination,
+};
 
 /// A header that may be copied out of a frame byte by byte.
 ///

@@ -67,6 +67,19 @@ pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
     }
 }
 
+/// The address that a packet goes to, that of IPv4 behind a NAT64; `None` if the frame ends before.
+#[inline(always)]
+pub fn destination<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<SourceKey> {
+    let offset = ip.offset as usize;
+    match ip.version {
+        Version::V4 => Some(SourceKey::from_ipv4(packet.read::<Ipv4Hdr>(offset)?.dst_addr)),
+        Version::V6 => {
+            let header = packet.read::<Ipv6Hdr>(offset)?;
+            Some(SourceKey::from_ipv6(header.dst_addr).before_nat64())
+        }
+    }
+}
+
 /// Where a UDP packet goes: address and port. `None` for anything else, and for fragments, IPv4 options
 /// and IPv6 extension headers, which no host sends unasked.
 #[inline(always)]

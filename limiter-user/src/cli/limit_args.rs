@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::safety::SafetyArgs;
 use api::error::Failure;
 use model::ban::BanInput;
-use model::class::ClassText;
+use model::class::{By, ClassText};
 use model::input::OneOrMany;
 use model::{LimitInput, OnError, Partition, Reach, Selector, Target};
 
@@ -267,6 +267,12 @@ pub(super) struct KindArgs {
     /// Only for fragments but the first one of each packet, which have no ports
     #[arg(long)]
     fragments: bool,
+    /// Only for packets to this address or prefix: what each source may send to a service
+    #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
+    dst: Option<String>,
+    /// Who has the limit: each source by itself, or each destination by itself, whoever sends
+    #[arg(long, value_enum, default_value_t)]
+    by: By,
     /// Only for TCP packets with these flags, and without those after a !, such as 'syn,!ack'
     #[arg(long, value_name = "FLAGS")]
     tcp_flags: Option<String>,
@@ -288,6 +294,8 @@ impl KindArgs {
             sport: self.sport.as_deref(),
             icmp: self.icmp.as_deref(),
             fragments: self.fragments,
+            dst: self.dst.as_deref(),
+            by: self.by,
             tcp_flags: self.tcp_flags.as_deref(),
             syn: self.syn,
         };

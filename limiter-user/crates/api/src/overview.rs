@@ -110,6 +110,7 @@ impl Verdict {
             "over_total_limit",
             "over_peer_budget",
             "over_group_limit",
+            "over_destination_limit",
         ];
         let collateral =
             sum(&|flow| flow.verdict == "drop" && others.contains(&flow.reason)).round() as u64;

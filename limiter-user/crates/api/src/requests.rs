@@ -286,6 +286,8 @@ impl Default for HistoryQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TopQuery {
+    /// [`GroupBy::Source`] or [`GroupBy::Destination`].
+    pub by: GroupBy,
     /// How many sources, 1 to [`TopQuery::MAX`].
     pub n: usize,
     /// By what.
@@ -302,7 +304,7 @@ impl TopQuery {
 
 impl Default for TopQuery {
     fn default() -> Self {
-        Self { n: 20, sort: Sort::default(), live: false }
+        Self { by: GroupBy::Source, n: 20, sort: Sort::default(), live: false }
     }
 }
 

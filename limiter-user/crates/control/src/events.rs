@@ -186,7 +186,13 @@ pub(super) fn event_of(event: dataplane::Event) -> Event {
         EventKind::Limited => {
             What::Limited { source, limit: event.limit.map(|limit| limit.rate.to_string()) }
         }
-        EventKind::SetFull | EventKind::GroupSetFull => What::SetFull { source },
+        EventKind::SetFull | EventKind::DestinationSetFull | EventKind::GroupSetFull => {
+            What::SetFull { source }
+        }
+        EventKind::DestinationLimited => What::DestinationLimited {
+            destination: source,
+            limit: event.limit.map(|limit| limit.rate.to_string()),
+        },
         EventKind::GroupLimited => What::GroupLimited {
             group: source,
             limit: event.limit.map(|limit| limit.rate.to_string()),

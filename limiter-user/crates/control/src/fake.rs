@@ -28,6 +28,7 @@ use model::lists::{ListChanges, Lists};
 use model::price::Holder;
 use model::source::{Counts, HeldShare, Member, Source, SourceState};
 use model::target::source_of;
+use model::traffic::Whose;
 use model::{Amount, Changes, Class, GroupLimit, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
@@ -570,7 +571,10 @@ impl Plane for Fake {
         Arc::new(self.clone())
     }
 
-    fn scan(&self, scan: &mut Scan<'_>) {
-        self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
+    fn scan(&self, whose: Whose, scan: &mut Scan<'_>) {
+        // It has no destinations.
+        if whose == Whose::Sources {
+            self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::handle::CoreHandle;
 use api::error::Failure;
 use model::Class;
 use model::rollup::{Rollup, Sums, family};
+use model::traffic::Whose;
 
 /// Buckets that are summed up at once: about a millisecond's work, then the core is free for others.
 const AT_ONCE: usize = 16_384;
@@ -20,8 +21,8 @@ static TURN: Mutex<()> = Mutex::const_new(());
 ///
 /// # Errors
 /// If the data plane cannot be read.
-pub async fn prepare(shared: &CoreHandle) -> Result<(), Failure> {
-    while let Some(wait) = shared.with(|core| Ok(core.prepare_top())).await? {
+pub async fn prepare(shared: &CoreHandle, whose: Whose) -> Result<(), Failure> {
+    while let Some(wait) = shared.with(move |core| Ok(core.prepare_top(whose))).await? {
         tokio::time::sleep(wait).await;
     }
     Ok(())
@@ -63,7 +64,7 @@ async fn sum<T: Send + 'static>(
     add: impl Fn(&mut T, &model::source::Member, &Sums) + Send + 'static,
 ) -> Result<T, Failure> {
     let _turn = TURN.lock().await;
-    prepare(shared).await?;
+    prepare(shared, Whose::Sources).await?;
     let buckets = shared.with(|core| Ok(core.plane().buckets())).await?;
     let mut add = Box::new(add);
     for first in (0..buckets).step_by(AT_ONCE) {

@@ -21,6 +21,7 @@ use model::Share;
 use model::lists::{ListChanges, Lists};
 use model::price::Holder;
 use model::source::{Counts, HeldShare, Member, Source};
+use model::traffic::Whose;
 use model::{Changes, Class, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
@@ -244,8 +245,9 @@ pub trait Plane: Links + Policies + Buckets + Floors + Samples + Send {
     /// The same for limits that a central store leases.
     fn leased_shares(&self) -> Arc<dyn Shares>;
 
-    /// As [`Buckets::counts`], by a loop that is compiled for the scan where that is possible.
-    fn scan(&self, scan: &mut Scan<'_>);
+    /// As [`Buckets::counts`], of sources or of destinations, by a loop that is compiled for the scan where that is
+    /// possible.
+    fn scan(&self, whose: Whose, scan: &mut Scan<'_>);
 }
 
 impl Plane for Dataplane {
@@ -257,7 +259,20 @@ impl Plane for Dataplane {
         Arc::new(self.shares.of(Kind::Leased))
     }
 
-    fn scan(&self, scan: &mut Scan<'_>) {
-        self.table.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
+    fn scan(&self, whose: Whose, scan: &mut Scan<'_>) {
+        let of_destinations = self.policies.of_destinations();
+        let visit = |bucket, counts| scan.visit(bucket, &counts);
+        match whose {
+            // Nearly always: no look at what a bucket is under.
+            Whose::Sources if of_destinations.is_empty() => {
+                self.table.counts_in_order(|_| true, visit);
+            }
+            Whose::Sources => {
+                self.table.counts_in_order(|slot| !of_destinations.contains(&slot), visit);
+            }
+            Whose::Destinations => {
+                self.table.counts_in_order(|slot| of_destinations.contains(&slot), visit);
+            }
+        }
     }
 }

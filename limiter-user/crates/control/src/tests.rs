@@ -16,7 +16,7 @@ use dataplane::Options;
 use model::input::LimitInput;
 use model::interface::Mode;
 use model::lists::{Action, Listing, Lists};
-use model::traffic::Sort;
+use model::traffic::{Sort, Whose};
 use model::{Limit, Target};
 use settings::web::WebConfig;
 use settings::{DaemonConfig, OnExit};
@@ -192,11 +192,11 @@ fn top_orders_and_tells_rates() {
     assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
     assert_eq!((top.sources[0].pps_seconds, top.sources[0].pps), (0.0, 0.0));
     // That look was one to compare with.
-    let wait = core.prepare_top().expect("the look is too young");
+    let wait = core.prepare_top(Whose::Sources).expect("the look is too young");
     assert!(wait <= Duration::from_millis(250));
     fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
     std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(), None);
+    assert_eq!(core.prepare_top(Whose::Sources), None);
     let top = core.top.now(&core.rules, 3, Sort::Pps);
     let first = &top.sources[0];
     assert_eq!((first.source.to_string(), top.sources[1].pps), ("192.0.2.5/32".into(), 0.0));
@@ -220,11 +220,11 @@ fn where_nothing_is_dropped_top_lists_who_sends_most() {
     let fake = Fake::default();
     fake.state().sources = (1..=100).map(|i| (format!("192.0.2.{i}"), (1000 + i, 0))).collect();
     let mut core = fake.core(&directory);
-    let wait = core.prepare_top().expect("there are no counts to compare with yet");
+    let wait = core.prepare_top(Whose::Sources).expect("there are no counts to compare with yet");
     fake.state().sources.insert("192.0.2.9".into(), (1500, 0));
     fake.state().sources.insert("192.0.2.7".into(), (1400, 0));
     std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(), None);
+    assert_eq!(core.prepare_top(Whose::Sources), None);
     for live in [false, true] {
         let mut heaviest = if live {
             core.top(3, Sort::Dropped)
@@ -243,9 +243,9 @@ fn rates_can_be_had_without_an_earlier_look() {
     let fake = Fake::default();
     fake.state().sources.insert("192.0.2.1".into(), (100, 0));
     let mut core = fake.core(&directory);
-    let wait = core.prepare_top().expect("there are no counts to compare with yet");
+    let wait = core.prepare_top(Whose::Sources).expect("there are no counts to compare with yet");
     std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(), None);
+    assert_eq!(core.prepare_top(Whose::Sources), None);
     assert_eq!(core.top.now(&core.rules, 1, Sort::Pps).sources[0].pps, 0.0);
 }
 

@@ -1,4 +1,4 @@
-//! The heaviest sources and how fast they are at present.
+//! The heaviest sources, or destinations, and how fast they are at present.
 //!
 //! A look at all sources reads nothing but their counts. It finds the heaviest by everything they can
 //! be sorted by, whose views are taken then, and keeps the counts for the rates of a later look. While
@@ -19,7 +19,7 @@ use api::{Average, TopEntry, TopReport};
 use model::source::{Member, Source};
 use model::{
     rollup::Recent,
-    traffic::{Sort, Totals},
+    traffic::{Sort, Totals, Whose},
 };
 use telemetry::Sample;
 
@@ -60,8 +60,8 @@ fn period(tracked: u64, cost: Duration) -> Duration {
 }
 
 /// What is remembered while somebody looks.
-#[derive(Default)]
 pub struct Top {
+    whose: Whose,
     looks: Snapshots,
     latest: Option<Latest>,
     /// When somebody watched last, and how many sources were asked for since somebody does.
@@ -69,6 +69,11 @@ pub struct Top {
 }
 
 impl Top {
+    /// Nothing yet, of sources or of destinations.
+    pub(super) fn new(whose: Whose) -> Self {
+        Self { whose, looks: Snapshots::default(), latest: None, watched: None }
+    }
+
     /// Frees counts that nobody will compare with.
     fn forget_old(&mut self) {
         self.looks.forget_old();
@@ -100,7 +105,7 @@ impl Top {
         let earlier = self.looks.earlier(now);
         let has_rates = earlier.is_some();
         let mut scan = Scan::new(n, earlier, kept);
-        plane.scan(&mut scan);
+        plane.scan(self.whose, &mut scan);
         let found = scan.found();
         self.looks.keep(found.kept);
         let (tracked, buckets) = (found.tracked, found.buckets);

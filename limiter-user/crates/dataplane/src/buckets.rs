@@ -63,7 +63,7 @@ impl<'a> Buckets<'a> {
     }
 
     /// What is known of the source that `address` belongs to: of its packets of no class, and then of
-    /// those of each class that it has a bucket for.
+    /// those of each class that it has a bucket for, as a source or as a destination.
     ///
     /// # Errors
     /// None at present; reading memory cannot fail.
@@ -72,7 +72,8 @@ impl<'a> Buckets<'a> {
         let key = self.table.memory.key_of(address);
         let pending = self.table.pending();
         let found = |class| {
-            let tracked = self.table.memory.find(key, class)?;
+            let tracked =
+                self.table.memory.find(self.table.memory.key_for(address, class), class)?;
             self.view(&tracked, tracked.counts(&pending), now)
         };
         let network = self.table.memory.network(key).addr();
@@ -137,7 +138,9 @@ impl<'a> Buckets<'a> {
     ) {
         let (pending, now) = (self.table.pending(), Now::take());
         self.table.memory.part(buckets, |bucket, tracked| {
-            let Some(class) = self.in_force.classes.class(tracked.class()) else { return };
+            // What goes to a destination is counted by who sends it.
+            let class = self.in_force.classes.class(tracked.class());
+            let Some(class) = class.filter(|class| !class.is_of_destinations()) else { return };
             let counts = tracked.counts(&pending);
             visit(
                 bucket,
@@ -166,8 +169,9 @@ impl<'a> Buckets<'a> {
 
     /// The number of the bucket that a source has for packets of a class.
     pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
-        let key = self.table.memory.key_of(source.addr());
-        Some(self.table.memory.find(key, self.in_force.classes.id(&class)?)?.bucket())
+        let class = self.in_force.classes.id(&class)?;
+        let key = self.table.memory.key_for(source.addr(), class);
+        Some(self.table.memory.find(key, class)?.bucket())
     }
 
     /// The limits whose sources hold the most buckets, up to `most` of them; estimated in a large table.
@@ -208,11 +212,15 @@ impl<'a> Buckets<'a> {
             for event in events {
                 let Some(kind) = EventKind::from_u32(event.kind) else { continue };
                 let memory = &self.table.memory;
-                let source = if event.kind & EventKind::OF_GROUP != 0 {
-                    let ipv6 = newcomers(memory.config()).group_ipv6_prefix();
-                    prefix_of(event.source.address(), event.source.group(ipv6).1 as u8)
-                } else {
-                    memory.network(event.source)
+                let source = match kind {
+                    EventKind::GroupLimited | EventKind::GroupSetFull => {
+                        let ipv6 = newcomers(memory.config()).group_ipv6_prefix();
+                        prefix_of(event.source.address(), event.source.group(ipv6).1 as u8)
+                    }
+                    EventKind::DestinationLimited | EventKind::DestinationSetFull => {
+                        event.source.address().into()
+                    }
+                    EventKind::Limited | EventKind::SetFull => memory.network(event.source),
                 };
                 let policy = self.in_force.policy(event.policy);
                 let limit = policy.and_then(|policy| decompile(source.into(), &policy));

@@ -21,8 +21,8 @@ pub(super) struct EventQueue(Mutex<Queue>);
 struct Queue {
     ring: RingBuf<MapData>,
     waiting: VecDeque<Event>,
-    /// By [`Kind`].
-    limited: [Vec<SourceKey>; 2],
+    /// Those that have begun to be limited, and whether they are whole addresses: destinations. By [`Kind`].
+    limited: [Vec<(SourceKey, bool)>; 2],
 }
 
 impl EventQueue {
@@ -44,9 +44,10 @@ impl EventQueue {
             let Some(event) = event else { continue };
             // Each of them gets all: who gives shares must not wait for the log, nor the
             // log for shares.
-            if event.kind == EventKind::Limited as u32 {
+            let is_whole = event.kind == EventKind::DestinationLimited as u32;
+            if is_whole || event.kind == EventKind::Limited as u32 {
                 let room = limited.iter_mut().filter(|limited| limited.len() < MAX_LIMITED);
-                room.for_each(|limited| limited.push(event.source));
+                room.for_each(|limited| limited.push((event.source, is_whole)));
             }
             waiting.push_back(event);
         }
@@ -58,8 +59,8 @@ impl EventQueue {
         std::mem::take(&mut self.read().waiting)
     }
 
-    /// The sources that have begun to be limited since the last call.
-    pub(super) fn begun_to_be_limited(&self, kind: Kind) -> Vec<SourceKey> {
+    /// The sources that have begun to be limited since the last call, and whether they are destinations.
+    pub(super) fn begun_to_be_limited(&self, kind: Kind) -> Vec<(SourceKey, bool)> {
         std::mem::take(&mut self.read().limited[kind as usize])
     }
 }

@@ -1,5 +1,6 @@
 //! Limits, shadow limits and floors, as the daemon changes them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -11,7 +12,7 @@ use limiter_common::features::Features;
 use limiter_common::key::GROUP_IPV4_PREFIX;
 
 use super::floors::{ClusterTerms, Floors};
-use super::publish::{Compiled, Publisher, newcomers};
+use super::publish::{Compiled, Publisher, compiled_for, newcomers};
 use super::view::{Memory, Now, held_share};
 use super::{Error, Options, wait_for_packets};
 use model::compile::{compile_tier, decompile};
@@ -123,7 +124,7 @@ impl Policies {
         let (v4, v6) = self.memory.layout.masks.lengths();
         // What is compiled does not depend on the target, beyond whether it is shared and an error's
         // text.
-        let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
+        let mut policies: Vec<Compiled> = vec![[None; 3]; changes.amounts().len()];
         let mut features = Features::NONE;
         for (target, amount) in changes.numbered() {
             let Some(amount) = amount else { continue };
@@ -135,7 +136,10 @@ impl Policies {
             if !target.class.is_any() {
                 features = features.and(Features::CLASSES);
             }
-            let policy = &mut policies[amount][usize::from(target.aggregate)];
+            if target.class.destination.is_some() {
+                features = features.and(Features::DESTINATIONS);
+            }
+            let policy = &mut policies[amount][compiled_for(&target)];
             if policy.is_none() {
                 let compiled = self.policy_of(&limit)?;
                 features = features.and(Features::of_policy(&compiled));
@@ -153,6 +157,11 @@ impl Policies {
             true => policy.shared_by_sources(layout.cpus, u32::from(limit.reserve)),
             false => policy,
         })
+    }
+
+    /// The slots of policies with limits that destinations have: buckets under them are no source's.
+    pub fn of_destinations(&self) -> HashSet<u32> {
+        self.publisher.in_force.slots_of_destinations()
     }
 
     /// The limits in force.

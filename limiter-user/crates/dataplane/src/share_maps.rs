@@ -29,6 +29,7 @@ use ipnet::{IpNet, Ipv6Net};
 use limiter_common::abi::{Policy, PolicyWord};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
+use limiter_common::key::SourceKey;
 use limiter_common::share::Grant;
 use limiter_common::share_change::{Bucket, Outcome};
 use limiter_common::shared::Shared;
@@ -123,10 +124,14 @@ impl ShareMaps {
         (same && policy.whole().is_cluster()).then_some((shared, word, policy))
     }
 
-    /// The sources that have begun to be limited since the last call, as far as there was room to note them.
+    /// The sources and destinations that have begun to be limited since the last call, as far as there was room to note them.
     pub fn begun_to_be_limited(&self) -> Vec<IpNet> {
         let sources = self.table.events.begun_to_be_limited(self.kind);
-        sources.into_iter().map(|source| self.table.memory.network(source)).collect()
+        let network = |(source, is_whole): (SourceKey, bool)| match is_whole {
+            true => source.address().into(),
+            false => self.table.memory.network(source),
+        };
+        sources.into_iter().map(network).collect()
     }
 
     /// Gives buckets shares, without a lock that a packet waits for and without tokens: a larger share brings none, a
@@ -233,7 +238,7 @@ impl ShareMaps {
         self.table.memory.part(of_sources, |_, tracked| {
             let Some(policy) = policies.of(tracked) else { return };
             let Some(class) = classes.class(tracked.class()) else { return };
-            let source = self.table.memory.network(tracked.key());
+            let source = self.table.memory.network_of(tracked);
             let target = Target { whom: Selector::Prefix(source), class, aggregate: false };
             let Some(limit) = decompile(target, &policy) else { return };
             visit(ClusterMember {
@@ -269,12 +274,14 @@ impl ShareMaps {
         Some(ClusterMember { bucket, source, class: target.class, limit, share })
     }
 
-    /// The buckets that a source has, whether a limit of the cluster applies to them or not.
+    /// The buckets that an address has, as a source and as a destination, whether a limit of the cluster applies to them or not.
     pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
-        let key = self.table.memory.key_of(source.addr());
-        let classes = self.classes.present(self.table.memory.config());
+        let memory = &self.table.memory;
+        let classes = self.classes.present(memory.config());
         let classes = std::iter::once(ANY as u8).chain(classes.ids());
-        classes.filter_map(|class| Some(self.table.memory.find(key, class)?.bucket())).collect()
+        let found =
+            |class| Some(memory.find(memory.key_for(source.addr(), class), class)?.bucket());
+        classes.filter_map(found).collect()
     }
 
     /// The bucket that a source has for packets of no class.
@@ -393,7 +400,7 @@ impl<'a> ClusterSlots<'a> {
         let resolved = tracked.policy_word();
         if resolved.generation() != self.generation {
             // No packet has come since policies have changed.
-            let network = self.maps.table.memory.network(tracked.key());
+            let network = self.maps.table.memory.network_of(tracked);
             let (_, policy) = self.in_force.policy_for(network.addr(), tracked.class());
             return policy.filter(|policy| Kind::Cluster.has(policy));
         }

@@ -23,6 +23,10 @@ pub(super) trait MapKey: Copy + Display {
 
     /// The sources; `None` for all of them.
     fn net(&self) -> Option<IpNet>;
+    /// Bits of an address that make a single source there, where so many make one most often (IPv4, IPv6).
+    fn lengths(&self, usual: (u8, u8)) -> (u8, u8) {
+        usual
+    }
     /// Its key if it is a single source.
     fn single(&self) -> Self::Single;
     /// The place of a single source; a source's address has so many bits (IPv4, IPv6).
@@ -239,8 +243,8 @@ impl<P: MapKey, V: Pod> SourceMaps<P, V> {
     pub(super) fn is_exact(&self, place: &P) -> bool {
         match place.net() {
             None => false,
-            Some(IpNet::V4(v4)) => v4.prefix_len() == self.lengths.0,
-            Some(IpNet::V6(v6)) => v6.prefix_len() == self.lengths.1,
+            Some(IpNet::V4(v4)) => v4.prefix_len() == place.lengths(self.lengths).0,
+            Some(IpNet::V6(v6)) => v6.prefix_len() == place.lengths(self.lengths).1,
         }
     }
 

@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray};
 use limiter_common::abi::{Counters, Layout};
 use limiter_common::atomic;
-use limiter_common::class::group_prefix;
+use limiter_common::class::MAX_CLASSES;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks};
 use limiter_common::sketch::{Cell, Shape, Total};
@@ -99,11 +99,11 @@ impl BucketTable {
         self.memory.occupied(|bucket, slot| visit(bucket, pending.counts(bucket, slot)));
     }
 
-    /// The same in the order of the numbers, for whoever looks often: the visit is compiled into the
-    /// loop over the table.
+    /// The same in the order of the numbers, of buckets under policies in the slots `wanted`, for whoever looks often: the
+    /// visit is compiled into the loop over the table.
     #[inline]
-    pub fn counts_in_order(&self, visit: impl FnMut(usize, Counts)) {
-        self.memory.counts_in_order(&self.pending(), visit);
+    pub fn counts_in_order(&self, wanted: impl Fn(u32) -> bool, visit: impl FnMut(usize, Counts)) {
+        self.memory.counts_in_order(&self.pending(), wanted, visit);
     }
 
     /// How many buckets there are.
@@ -224,8 +224,9 @@ impl BucketTable {
         let pending = self.pending();
         self.memory.occupied(|bucket, slot| {
             let class = identities.all().get(bucket).map(|identity| identity.class().class());
-            // Packets of a group are its sources', which are counted already.
-            let Some(class) = class.filter(|class| group_prefix(*class).is_none()) else { return };
+            // Packets of a group or a destination are of sources that are counted already.
+            let of_sources = |class: &u8| u32::from(*class) <= MAX_CLASSES;
+            let Some(class) = class.filter(of_sources) else { return };
             let packets = sent(bucket, class, &pending.counts(bucket, slot));
             let hash = Hash(atomic::load(&slot.tag));
             for row in 0..shape.depth {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Terms, Tier};
 use limiter_common::atomic;
-use limiter_common::class::group_prefix;
+use limiter_common::class::{group_prefix, is_of_destinations};
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::hll::Registers;
@@ -20,6 +20,7 @@ use limiter_common::table::{Identity, LastSeen, Slot, WAYS, is_claimed, set_of, 
 use super::kernel;
 use super::memory::Elements;
 use super::pending::{Pending, stored_counts, with_drops};
+use super::publish::lengths;
 use super::sources::{key_of, source_of_key};
 use model::group::prefix_of;
 use model::source::{Counts, HeldShare, Source, SourceState};
@@ -181,11 +182,12 @@ impl Memory {
         source_of_key(key, self.layout.masks.lengths())
     }
 
-    /// What a bucket is for: a source, or a group of them.
+    /// What a bucket is for: a source, a group of them, or a destination.
     pub(super) fn network_of(&self, tracked: &Tracked<'_>) -> IpNet {
-        match group_prefix(tracked.class()) {
-            Some(length) => prefix_of(tracked.key().address(), length),
-            None => self.network(tracked.key()),
+        let (key, class) = (tracked.key(), tracked.class());
+        match group_prefix(class) {
+            Some(length) => prefix_of(key.address(), length),
+            None => source_of_key(key, lengths(class, self.layout.masks.lengths())),
         }
     }
 
@@ -259,11 +261,16 @@ impl Memory {
         })
     }
 
-    /// Visits the counts of every bucket that a source has, in the order of their numbers. That is the
-    /// order of memory, which the processor reads ahead, and the one in which pending drops need no
-    /// search.
+    /// Visits the counts of every bucket that a source has under a policy in one of the slots `wanted`, in the order of
+    /// their numbers. That is the order of memory, which the processor reads ahead, and the one in which pending drops
+    /// need no search.
     #[inline]
-    pub(super) fn counts_in_order(&self, pending: &Pending, mut visit: impl FnMut(usize, Counts)) {
+    pub(super) fn counts_in_order(
+        &self,
+        pending: &Pending,
+        wanted: impl Fn(u32) -> bool,
+        mut visit: impl FnMut(usize, Counts),
+    ) {
         let words = self.fingerprints.all();
         let pending = pending.in_order();
         let mut pending = pending.iter().peekable();
@@ -282,6 +289,9 @@ impl Memory {
                 }
                 for &at in &taken[..count] {
                     let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
+                    if !wanted(PolicyWord(atomic::load(&slot.policy)).slot()) {
+                        continue;
+                    }
                     let bucket = way_start + first + at;
                     let mut counts = stored_counts(slot);
                     if bucket >= next {
@@ -424,6 +434,14 @@ impl Memory {
     /// The source that an address belongs to.
     pub(super) fn key_of(&self, address: IpAddr) -> SourceKey {
         self.layout.masks.apply(key_of(address))
+    }
+
+    /// What an address has a bucket of a class by.
+    pub(super) fn key_for(&self, address: IpAddr, class: u8) -> SourceKey {
+        if is_of_destinations(class) {
+            return key_of(address).before_nat64();
+        }
+        self.key_of(address)
     }
 }
 

@@ -90,7 +90,10 @@ impl BanError {
             }
             Self::Endless => "add for how long, such as 10m (--ban-for, or for = \"10m\")".into(),
             Self::NotEnforced => "leave either the ban or the lack of enforcement out".into(),
-            Self::Shared => "leave either the ban or aggregate out".into(),
+            Self::Shared => {
+                "leave either the ban or aggregate out; a limit by destination cannot ban either"
+                    .into()
+            }
         }
     }
 }

@@ -1,19 +1,26 @@
-//! Classes of packets: by protocol, ports, TCP flags, type and code of ICMP; and later fragments.
+//! Classes of packets: by protocol, ports, TCP flags, type and code of ICMP; later fragments; and where they go.
 //!
 //! A packet is in exactly one class: of those in use that match it, the most specific one. A condition
 //! on flags goes before one on source ports, that before one on destination ports, that before one on the protocol;
-//! of two port ranges the narrower goes first. Two classes of which that does not tell are not used together: see
-//! [`Classes`].
+//! of two port ranges the narrower goes first. Where packets go goes before all of that, the longest prefix first. Two
+//! classes of which that does not tell are not used together: see [`Classes`].
+//!
+//! Limits of each destination by itself have classes of their own: a packet is in one of those beside the other one.
 
 mod error;
 mod text;
 mod used;
 
 use std::cmp::{Ordering, Reverse};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 pub use error::{ClassError, ClassPart};
 pub use text::ClassText;
-pub use used::{Classes, MAX_CLASSES, MAX_NESTED};
+pub use used::{Classes, MAX_CLASSES, MAX_NESTED, MAX_OF_DESTINATIONS};
 
 /// The number of TCP.
 pub const TCP: u8 = 6;
@@ -33,6 +40,29 @@ pub struct Class {
     pub kind: Option<Kind>,
     /// What is asked of TCP flags; then the protocol is TCP.
     pub flags: Option<Flags>,
+    /// What is asked of the address that they go to.
+    pub destination: Option<Destination>,
+}
+
+/// What a limit has to do with the addresses that packets go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// It is for packets to addresses in a prefix.
+    Within(IpNet),
+    /// Each address has it by itself, whoever sends: whom it is for are destinations.
+    Each,
+}
+
+/// Who has a limit by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Each source
+    #[default]
+    Source,
+    /// Each address that packets go to
+    Destination,
 }
 
 /// What is asked of a packet beside its protocol.
@@ -90,6 +120,8 @@ pub struct Shown {
     pub icmp: Option<[u8; 2]>,
     /// Whether it is a fragment, and not the first one.
     pub later_fragment: bool,
+    /// Where it goes; `None` if that cannot be read.
+    pub destination: Option<IpAddr>,
 }
 
 /// Ports, 1 to 65535. A packet whose port cannot be read is in no range: a later fragment.
@@ -158,7 +190,7 @@ impl Flags {
 
 impl Class {
     /// Every packet.
-    pub const ANY: Self = Self { protocol: None, kind: None, flags: None };
+    pub const ANY: Self = Self { protocol: None, kind: None, flags: None, destination: None };
 
     /// The packets that fulfil all these conditions. With flags, the protocol is TCP; with a type of ICMP, it is ICMP
     /// unless it is ICMPv6.
@@ -187,7 +219,8 @@ impl Class {
         }
         let Some(Flags { mask, value }) = flags else {
             let is_icmp = matches!(kind, Some(Kind::Icmp { .. }));
-            return Ok(Self { protocol: protocol.or(is_icmp.then_some(ICMP)), kind, flags });
+            let protocol = protocol.or(is_icmp.then_some(ICMP));
+            return Ok(Self { protocol, kind, flags, destination: None });
         };
         if !matches!(kind, None | Some(Kind::To(_))) {
             return Err(ClassError::Apart { part: ClassPart::Flags });
@@ -208,7 +241,26 @@ impl Class {
         }
         // The protocol is filled in, so that `tcp/syn` and `*/syn` are one class and cannot
         // overlap as two.
-        Ok(Self { protocol: Some(TCP), kind, flags })
+        Ok(Self { protocol: Some(TCP), kind, flags, destination: None })
+    }
+
+    /// The same packets, as far as they go there.
+    #[must_use]
+    pub const fn to(self, destination: Option<Destination>) -> Self {
+        Self { destination, ..self }
+    }
+
+    /// Whether each destination has limits of this class by itself.
+    pub const fn is_of_destinations(&self) -> bool {
+        matches!(self.destination, Some(Destination::Each))
+    }
+
+    /// The prefix that packets of this class go to.
+    pub const fn prefix(&self) -> Option<IpNet> {
+        match self.destination {
+            Some(Destination::Within(net)) => Some(net),
+            _ => None,
+        }
     }
 
     /// Whether it is every packet.
@@ -216,7 +268,7 @@ impl Class {
         *self == Self::ANY
     }
 
-    /// Whether every packet of `other` is in this one.
+    /// Whether every packet of `other` is in this one, and both are of sources or both of destinations.
     pub fn contains(&self, other: &Self) -> bool {
         fn within<T>(own: &Option<T>, other: &Option<T>, contains: fn(&T, &T) -> bool) -> bool {
             own.as_ref().is_none_or(|own| other.as_ref().is_some_and(|other| contains(own, other)))
@@ -224,6 +276,8 @@ impl Class {
         within(&self.protocol, &other.protocol, |own, other| own == other)
             && within(&self.kind, &other.kind, Kind::contains)
             && within(&self.flags, &other.flags, Flags::contains)
+            && self.is_of_destinations() == other.is_of_destinations()
+            && within(&self.prefix(), &other.prefix(), |own, other| own.contains(other))
     }
 
     /// Whether it asks for a port.
@@ -250,6 +304,35 @@ impl Class {
             && flagged(other, self)
             && both(&self.kind, &other.kind, Kind::overlaps)
             && both(&self.flags, &other.flags, Flags::overlaps)
+            && both(&self.prefix(), &other.prefix(), |one, other| {
+                one.contains(other) || other.contains(one)
+            })
+    }
+
+    /// What is in both, wherever it goes. `None` if no class is that: with source ports, a type of ICMP or fragments
+    /// goes a protocol alone.
+    pub(super) fn intersection(&self, other: &Self) -> Option<Self> {
+        let kind = match (self.kind, other.kind) {
+            (Some(Kind::To(one)), Some(Kind::To(other))) => Some(Kind::To(Ports {
+                first: one.first.max(other.first),
+                last: one.last.min(other.last),
+            })),
+            (Some(one), Some(other)) if one.contains(&other) => Some(other),
+            (Some(one), Some(other)) if other.contains(&one) => Some(one),
+            (Some(_), Some(_)) => return None,
+            (one, other) => one.or(other),
+        };
+        let flags = match (self.flags, other.flags) {
+            (Some(one), Some(other)) => {
+                Some(Flags { mask: one.mask | other.mask, value: one.value | other.value })
+            }
+            (one, other) => one.or(other),
+        };
+        let is_any = |class: &Self| class.to(None).is_any();
+        if is_any(self) || is_any(other) {
+            return Some(if is_any(self) { other.to(None) } else { self.to(None) });
+        }
+        Self::new(self.protocol.or(other.protocol), kind, flags).ok()
     }
 
     /// Whether a packet is in it.
@@ -273,6 +356,9 @@ impl Class {
                 }
                 Kind::Fragments => packet.later_fragment,
             })
+            && self
+                .prefix()
+                .is_none_or(|net| packet.destination.is_some_and(|to| net.contains(&to)))
     }
 
     /// Orders classes as a packet is to try them: the most specific first. Of classes that are used
@@ -291,7 +377,9 @@ impl Class {
                 None => (None, None, 0),
             };
             let protocol = Reverse(class.protocol.is_some());
-            (Reverse(flags), width(from), width(to), Reverse(kind), protocol)
+            let destination = class.prefix().map(|net| net.prefix_len());
+            let rest = (Reverse(flags), width(from), width(to), Reverse(kind), protocol);
+            (class.is_of_destinations(), Reverse(destination), rest)
         };
         // Equal only where they are the same: [`Classes`] searches by this order, and would take
         // one class for another of the same rank.
@@ -304,6 +392,10 @@ impl Class {
     fn is_ordered_with(&self, other: &Self) -> bool {
         fn nested<T: PartialEq>(one: &T, other: &T, contains: fn(&T, &T) -> bool) -> bool {
             contains(one, other) || contains(other, one)
+        }
+        // The tables tell where a packet goes apart from the rest, by which they have to know what is in both.
+        if self.destination != other.destination {
+            return self.intersection(other).is_some();
         }
         match (&self.flags, &other.flags) {
             (Some(one), Some(other)) if one != other => {

@@ -167,6 +167,8 @@ impl<'a> LayeredLimits<'a> {
     /// of the longest prefix; then those that sources share, likewise, and at last that of all sources.
     pub fn explain(&self, source: IpNet) -> Vec<(Limit, Layer)> {
         let mut classes: Vec<Class> = self.runtime.classes().chain(self.file.classes()).collect();
+        // It is about who sends.
+        classes.retain(|class| !class.is_of_destinations());
         classes.sort_unstable();
         classes.dedup();
         classes.push(Class::ANY);

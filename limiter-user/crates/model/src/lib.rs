@@ -28,6 +28,7 @@ pub mod management;
 pub mod meter;
 mod offered;
 pub mod overrides;
+pub mod prefix;
 pub mod price;
 pub mod record;
 pub mod rollup;

@@ -305,7 +305,7 @@ impl Limit {
     /// [`ModelError::Ban`] if it is not enforced, or shared by many sources.
     pub fn banning(self, ban: Option<Ban>) -> Result<Self, ModelError> {
         // The bucket does not know who filled it: a ban would hit whoever came last.
-        if ban.is_some() && self.target.aggregate {
+        if ban.is_some() && (self.target.aggregate || self.target.class.is_of_destinations()) {
             return Err(BanError::Shared.into());
         }
         // Whoever only counts wants to see first. A ban would drop, which is the one thing this
@@ -338,6 +338,10 @@ impl Limit {
     fn not_leased(&self) -> Option<(&'static str, &'static str)> {
         let rate = self.amount.rate;
         Some(match () {
+            () if self.target.class.is_of_destinations() => (
+                "the store leases what sources use, not what destinations get",
+                "leave --by destination out, or take the scope cluster",
+            ),
             () if self.target.aggregate => (
                 "what sources share cannot be strict: CPUs draw its tokens ahead",
                 "leave aggregate out, or take the scope cluster",
@@ -389,6 +393,10 @@ impl Limit {
     /// [`TargetError::FinerThanSource`] if it is not, [`TargetError::SingleAggregate`] if it is one source that
     /// is to be limited as one.
     pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), TargetError> {
+        // A destination is a whole address.
+        if self.target.class.is_of_destinations() {
+            return Ok(());
+        }
         let Some(target) = self.target.prefix() else { return Ok(()) };
         let bits = if target.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
         // A bare IPv6 address is the usual way to name the source it belongs to, but a limit for it

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,8 +10,9 @@ use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
 use super::invalid::Invalid;
+use super::prefix::{self, prefixes_of, short_prefix, source_of};
 use super::scope::{Reach, for_cluster};
-use super::target::{Selector, TargetError, prefixes_of, short_prefix, source_of};
+use super::target::TargetError;
 
 mod entries;
 
@@ -296,15 +296,7 @@ pub fn read_sources(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invali
 /// # Errors
 /// If it is neither, or has host bits set.
 pub fn parse_target(text: &str) -> Result<IpNet, Invalid> {
-    match Selector::from_str(text) {
-        Ok(Selector::Prefix(target)) => Ok(target),
-        // Not the hint of a limit's target, which may be `default`.
-        Ok(Selector::Default) | Err(TargetError::Unreadable { .. }) => Err(Invalid::new(format!(
-            "{text:?} is neither an IP address nor a prefix"
-        ))
-        .with_hint("write an address (198.51.100.7) or a prefix (198.51.100.0/24, 2001:db8::/48)")),
-        Err(error) => Err(error.into()),
-    }
+    Ok(prefix::read(text)?)
 }
 
 /// Reads a target of which sources are not a part.

@@ -1,14 +1,16 @@
 //! The target of a limit: sources, and the class of their packets.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::class::{Class, ClassError};
 use super::invalid::input_error;
+use super::prefix::{self, PrefixError};
+
+pub use super::prefix::{prefixes_of, short_prefix, source_of};
 
 /// The sources of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,20 +47,9 @@ pub struct Target {
 /// Why a target was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Neither an address nor a prefix.
-    #[error("{input:?} is neither an IP address nor a prefix")]
-    Unreadable {
-        /// What was read.
-        input: String,
-    },
-    /// A prefix whose address has bits beyond its length.
-    #[error("{input} has host bits set; did you mean {network}?")]
-    HostBits {
-        /// What was read.
-        input: String,
-        /// The network that the address lies in.
-        network: IpNet,
-    },
+    /// No address or prefix.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
     /// A target that is finer than what tells sources apart.
     #[error("{target} is part of a source: this daemon tells sources apart by {bits} bits")]
     FinerThanSource {
@@ -73,6 +64,9 @@ pub enum TargetError {
         /// The source.
         single: IpNet,
     },
+    /// A limit of each destination by itself that is shared.
+    #[error("either each destination has the limit by itself, or they share it")]
+    DestinationsAggregate,
     /// A class that cannot be.
     #[error(transparent)]
     Class(#[from] ClassError),
@@ -82,13 +76,11 @@ impl TargetError {
     /// What to write instead.
     pub fn hint(&self) -> String {
         match self {
-            Self::Unreadable { .. } => {
+            Self::Prefix(PrefixError::Unreadable { .. }) => {
                 "write an address (198.51.100.7), a prefix (198.51.100.0/24, 2001:db8::/48) or default"
                     .into()
             }
-            Self::HostBits { network, .. } => {
-                format!("write {network}, or the bare address for one source alone")
-            }
+            Self::Prefix(error) => error.hint(),
             Self::FinerThanSource { target, bits } => {
                 let family = if target.addr().is_ipv4() { "ipv4" } else { "ipv6" };
                 let source = source_of(target.addr(), *bits, *bits);
@@ -99,6 +91,9 @@ impl TargetError {
             }
             Self::SingleAggregate { single } => {
                 format!("leave aggregate out, or name a prefix wider than {single}")
+            }
+            Self::DestinationsAggregate => {
+                "leave one of the two out; for all packets to a prefix: --dst PREFIX --aggregate".into()
             }
             Self::Class(error) => error.hint(),
         }
@@ -138,9 +133,13 @@ impl Target {
     /// Whether one bucket can be shared by what it is for.
     ///
     /// # Errors
-    /// [`TargetError::SingleAggregate`] for a single address that is to be limited as one.
+    /// [`TargetError::SingleAggregate`] for a single address that is to be limited as one, and
+    /// [`TargetError::DestinationsAggregate`].
     pub(super) fn check(&self) -> Result<(), TargetError> {
         match self.whom {
+            _ if self.aggregate && self.class.is_of_destinations() => {
+                Err(TargetError::DestinationsAggregate)
+            }
             // Its own limit says the same, in the bucket table instead of a shared slot of which
             // there are few.
             Selector::Prefix(net) if self.aggregate && net.prefix_len() == net.max_prefix_len() => {
@@ -196,34 +195,6 @@ impl fmt::Display for Kind<'_> {
     }
 }
 
-/// A prefix without its length if it is a single address.
-pub fn short_prefix(prefix: &IpNet) -> String {
-    if prefix.prefix_len() == prefix.max_prefix_len() {
-        prefix.addr().to_string()
-    } else {
-        prefix.to_string()
-    }
-}
-
-/// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`), or one of NAT64 (`64:ff9b::a.b.c.d/96+n`), down to IPv4: such
-/// packets are of IPv4 sources.
-fn unmapped(prefix: IpNet) -> IpNet {
-    let IpNet::V6(v6) = prefix else { return prefix };
-    // Shorter ones stay IPv6: they hold more than IPv4, and no packet's source is in them.
-    let address = match v6.addr().segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-        }
-        _ => v6.addr().to_ipv4_mapped(),
-    };
-    match (address, v6.prefix_len().checked_sub(96)) {
-        (Some(address), Some(length)) => {
-            Ipv4Net::new(address, length).map_or(prefix, |net| IpNet::V4(net.trunc()))
-        }
-        _ => prefix,
-    }
-}
-
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -241,18 +212,7 @@ impl FromStr for Selector {
         if text.eq_ignore_ascii_case(DEFAULT) {
             return Ok(Self::Default);
         }
-        // An address before a prefix: `IpNet` does not read one without its length.
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Prefix(unmapped(IpNet::from(address))));
-        }
-        let prefix: IpNet =
-            text.parse().map_err(|_| TargetError::Unreadable { input: input.into() })?;
-        if prefix.trunc() != prefix {
-            // Not cut silently: 10.0.0.1/8 may be meant as 10.0.0.1, and a limit for 16 million
-            // sources in its place would be a surprise.
-            return Err(TargetError::HostBits { input: input.into(), network: prefix.trunc() });
-        }
-        Ok(Self::Prefix(unmapped(prefix)))
+        Ok(Self::Prefix(prefix::read(input)?))
     }
 }
 
@@ -272,7 +232,7 @@ impl FromStr for Target {
         let whom = whom.parse()?;
         let ((class, aggregate), rest) = Self::kind(rest)?;
         if !rest.is_empty() {
-            return Err(TargetError::Unreadable { input: input.into() });
+            return Err(PrefixError::Unreadable { input: input.into() }.into());
         }
         let target = Self { whom, class, aggregate };
         target.check().map(|()| target)
@@ -292,28 +252,10 @@ impl<'de> Deserialize<'de> for Target {
     }
 }
 
-/// The source that an address belongs to, when sources are told apart by so many bits.
-pub fn source_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpNet {
-    // As the kernel program does it: both families are one key there, told apart by the mapped
-    // form.
-    match unmapped(IpNet::from(address)) {
-        IpNet::V4(net) => Ipv4Net::new(net.addr(), ipv4_prefix)
-            .map_or(IpNet::V4(net), |cut| IpNet::V4(cut.trunc())),
-        IpNet::V6(net) => Ipv6Net::new(net.addr(), ipv6_prefix)
-            .map_or(IpNet::V6(net), |cut| IpNet::V6(cut.trunc())),
-    }
-}
-
-/// The net itself and every shorter prefix that contains it, the longest first.
-pub fn prefixes_of(net: IpNet) -> impl Iterator<Item = IpNet> + Clone {
-    let shorter = move |length| IpNet::new(net.addr(), length).ok().map(|net| net.trunc());
-    (0..=net.prefix_len()).rev().filter_map(shorter)
-}
-
 /// Whether a word after whom a limit is for is meant to be a class, rather than `aggregate` or a rate.
 fn looks_like_class(word: &str) -> bool {
     // 40/minute is a rate, though 40 is a protocol.
     let named = |text: &str| text.starts_with(char::is_alphabetic) && text.parse::<Class>().is_ok();
     let known = word.parse::<Class>().is_ok();
-    known || word.contains(':') || word.split_once('/').is_some_and(|(name, _)| named(name))
+    known || word.contains([':', '@']) || word.split_once('/').is_some_and(|(name, _)| named(name))
 }

@@ -76,6 +76,15 @@ impl AddAssign for Weight {
     }
 }
 
+/// Whose buckets are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of sources, and of groups of them.
+    Sources,
+    /// Those of destinations.
+    Destinations,
+}
+
 /// What a line of `top` is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -90,6 +99,8 @@ pub enum GroupBy {
     Class,
     /// A destination port.
     Port,
+    /// An address that packets go to, if it has a limit.
+    Destination,
 }
 
 impl GroupBy {
@@ -100,6 +111,7 @@ impl GroupBy {
             Self::Prefix => "prefix",
             Self::Class => "class",
             Self::Port => "port",
+            Self::Destination => "destination",
         }
     }
 }

@@ -302,7 +302,10 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
         fragments: fragments.is_some(),
         tcp_flags: entry.tcp_flags.as_ref().map(|text| text.get_ref().as_str()),
         syn: syn.is_some(),
+        dst: entry.dst.as_ref().map(|text| text.get_ref().as_str()),
+        by: entry.by.unwrap_or_default(),
     };
+    let dst = entry.dst.as_ref().map(|text| text.span().start);
     let [proto, dport, sport, icmp] =
         [&entry.proto, &entry.dport, &entry.sport, &entry.icmp].map(start);
     let flags = entry.tcp_flags.as_ref().map(|text| text.span().start).or(syn);
@@ -314,13 +317,14 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
             Some(ClassPart::Icmp) => icmp,
             Some(ClassPart::Fragments) => fragments,
             Some(ClassPart::Flags) => flags,
+            Some(ClassPart::Destination) => dst,
             None => None,
         };
         (blamed.unwrap_or(byte), Failure::from(error))
     })?;
     // Flags go before ports, and those before the protocol: classes are most often at odds by what
     // goes first.
-    let told = [flags, sport, dport, icmp, fragments, proto].into_iter().flatten().next();
+    let told = [dst, flags, sport, dport, icmp, fragments, proto].into_iter().flatten().next();
     Ok((Target { whom, class, aggregate: entry.aggregate }, told.unwrap_or(byte)))
 }
 

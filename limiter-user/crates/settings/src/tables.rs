@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use model::ban::BanInput;
+use model::class::By;
 use model::input::Part;
 use model::{Algorithm, LimitInput, OnError, Partition, Reach};
 
@@ -170,6 +171,11 @@ amount_table! {
         #[serde(default)]
         #[schemars(with = "Option<bool>")]
         pub(super) fragments: Option<Spanned<bool>>,
+        /// Only for packets to this address or prefix.
+        #[schemars(with = "Option<String>")]
+        pub(super) dst: Option<Spanned<String>>,
+        /// Who has the limit by itself: each `source`, or each `destination` in `for`, whoever sends.
+        pub(super) by: Option<By>,
         /// Only for TCP packets with these flags, and without those after a `!`: `syn,!ack`.
         #[schemars(with = "Option<String>")]
         pub(super) tcp_flags: Option<Spanned<String>>,

@@ -74,8 +74,10 @@ fn the_default_file_is_the_default() {
     let [fragments, echo, answers] =
         [("*:fragments", "50pps"), ("icmp:8", "20pps"), ("udp:from-53", "1000pps")]
             .map(|(class, rate)| limit(&format!("default {class}"), rate, None));
-    let classes = [default, fragments, echo, dns, answers];
-    assert_eq!(limits, [&classes[..], &[wide, leased, shared, net, windows]].concat());
+    let service = limit("default udp@203.0.113.0/24", "500pps", None);
+    let each = limit("203.0.113.0/25 any@each", "50kpps", None);
+    let classes = [default, fragments, echo, service, dns, answers];
+    assert_eq!(limits, [&classes[..], &[wide, leased, shared, net, each, windows]].concat());
     let denied = in_force.file.lists().iter().filter(|(_, entry)| entry.action == Action::Deny);
     assert_eq!((denied.count(), in_force.file.lists().len()), (2, 3));
 }
@@ -199,6 +201,8 @@ fn limits_may_be_written_in_several_ways() {
         ("proto = \"icmpv6\"\nicmp = \"1/4\"", "icmpv6:1/4"),
         ("fragments = true", "*:fragments"),
         ("fragments = false\nproto = \"udp\"", "udp"),
+        ("dst = \"192.0.2.0/24\"", "any@192.0.2.0/24"),
+        ("dst = \"2001:db8::1\"\nsyn = true", "tcp/syn,!ack@2001:db8::1"),
     ] {
         let text = format!(
             "[[limit]]\nfor = \"10.0.0.0/8\"\n{conditions}\naggregate = true\nrate = \"5pps\""
@@ -447,6 +451,30 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "4:13",
             "no partition policy",
             "scope cluster",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\ndst = \"192.0.2.1/24\"",
+            "4:7",
+            "192.0.2.0/24",
+            "write 192.0.2.0/24",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nby = \"destination\"\ndst = \"192.0.2.1\"",
+            "5:7",
+            "one prefix is given too",
+            "by destination",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nby = \"destination\"\naggregate = true",
+            "2:7",
+            "or they share it",
+            "leave one of the two out",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nby = \"door\"",
+            "4:6",
+            "door",
+            "`destination`",
         ),
         ("[management]\naddresses = [\"bastion\"]", "2:14", "bastion", "address"),
         ("mode = \"native", "1:", "", ""),

@@ -116,6 +116,13 @@ pub enum What {
         /// As of [`What::Limited`].
         limit: Option<String>,
     },
+    /// A packet to a destination was dropped for the first time since the destination got its bucket.
+    DestinationLimited {
+        /// The destination.
+        destination: IpNet,
+        /// As of [`What::Limited`].
+        limit: Option<String>,
+    },
     /// A source was put on the deny list because it was far over its limit.
     Ban {
         /// The source.
@@ -271,6 +278,8 @@ pub enum Kind {
     BanWithheld,
     /// The sources of a prefix without a bucket were limited for the first time
     GroupLimited,
+    /// A destination got more than its limit for the first time
+    DestinationLimited,
     /// The central store leases nothing of strict limits, or does again
     Leases,
 }
@@ -297,6 +306,7 @@ impl Kind {
             Self::Stopping => "stopping",
             Self::BanWithheld => "ban_withheld",
             Self::GroupLimited => "group_limited",
+            Self::DestinationLimited => "destination_limited",
             Self::Leases => "leases",
         }
     }
@@ -316,6 +326,7 @@ impl What {
             Self::Limited { .. } => Kind::Limited,
             Self::SetFull { .. } => Kind::SetFull,
             Self::GroupLimited { .. } => Kind::GroupLimited,
+            Self::DestinationLimited { .. } => Kind::DestinationLimited,
             Self::Ban { .. } => Kind::Ban,
             Self::Unban { .. } => Kind::Unban,
             Self::TablePressure { .. } => Kind::TablePressure,
@@ -340,6 +351,7 @@ impl What {
         match self {
             Self::SetFull { .. }
             | Self::GroupLimited { .. }
+            | Self::DestinationLimited { .. }
             | Self::TablePressure { high: true, .. }
             | Self::DistinctJump { .. }
             | Self::Spread { .. }
@@ -397,6 +409,11 @@ impl fmt::Display for What {
                     f,
                     "{group} exceeded the group limit{limit}: packets of its sources without a bucket are dropped"
                 )
+            }
+            Self::DestinationLimited { destination, limit } => {
+                let limit = limit.as_ref().map(|limit| format!(" {limit}")).unwrap_or_default();
+                let destination = short_prefix(destination);
+                write!(f, "more is sent to {destination} than its limit{limit}")
             }
             Self::Ban { source, reason, .. } => {
                 write!(f, "banned {}: {reason}", short_prefix(source))

@@ -127,7 +127,7 @@ impl App {
     pub(super) fn source(&self) -> Option<IpAddr> {
         match &self.screen {
             // Of a prefix or a class the daemon shows nothing more. Of an IPv6 source, any address of its prefix will do.
-            Screen::One(name) if self.by == GroupBy::Source => {
+            Screen::One(name) if matches!(self.by, GroupBy::Source | GroupBy::Destination) => {
                 name.text.split('/').next()?.parse().ok()
             }
             _ => None,

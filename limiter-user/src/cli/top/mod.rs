@@ -33,9 +33,12 @@ pub(super) async fn run(
         return Err(Failure::new(exit::USAGE, "0 lines cannot be listed")
             .hint("ask for at least 1, such as `-n 20`"));
     }
-    if arguments.cluster && arguments.by == GroupBy::Port {
-        return Err(Failure::new(exit::USAGE, "ports are counted on one host at a time")
-            .hint("ask each host by itself: leave out --cluster"));
+    let here_alone = matches!(arguments.by, GroupBy::Port | GroupBy::Destination);
+    if arguments.cluster && here_alone {
+        let problem = format!("{}s are counted on one host at a time", arguments.by.name());
+        return Err(
+            Failure::new(exit::USAGE, problem).hint("ask each host by itself: leave out --cluster")
+        );
     }
     if arguments.keys {
         if !arguments.once && !output.is_json() {
@@ -70,7 +73,7 @@ async fn once(
     let TopArgs { by, sort, cluster, .. } = *arguments;
     let n = arguments.n.unwrap_or(LINES);
     let path = match by {
-        GroupBy::Source => sources(n, sort, false, cluster),
+        GroupBy::Source | GroupBy::Destination => sources(by, n, sort, false, cluster),
         GroupBy::Prefix | GroupBy::Class => groups(by, n, sort, cluster),
         GroupBy::Port => format!("/v1/ports?n={n}"),
     };
@@ -80,7 +83,9 @@ async fn once(
             output.print(&report)?;
             Ok(all_or_not(&report.unanswered))
         }
-        GroupBy::Source => output.print(&client.get::<TopReport>(&path).await?),
+        GroupBy::Source | GroupBy::Destination => {
+            output.print(&client.get::<TopReport>(&path).await?)
+        }
         GroupBy::Prefix | GroupBy::Class if cluster => {
             let report: ClusterGroupsReport = client.get(&path).await?;
             output.print(&report)?;
@@ -91,12 +96,13 @@ async fn once(
     }
 }
 
-/// The resource with the heaviest sources, of one host or of all. Whoever asks again and again takes the `live` answer:
+/// The resource with the heaviest sources, of one host or of all, or destinations. Whoever asks again and again takes the `live` answer:
 /// the daemon makes one a second, for all who watch.
-fn sources(n: usize, sort: Sort, live: bool, cluster: bool) -> String {
+fn sources(by: GroupBy, n: usize, sort: Sort, live: bool, cluster: bool) -> String {
     let live = if live { "&live=true" } else { "" };
     let place = if cluster { "/cluster" } else { "" };
-    format!("/v1{place}/top?n={n}&sort={}{live}", sort.name())
+    let by = if by == GroupBy::Source { "" } else { "&by=destination" };
+    format!("/v1{place}/top?n={n}&sort={}{live}{by}", sort.name())
 }
 
 /// The resource with sums over sources, of one host or of all.

@@ -139,7 +139,7 @@ impl Questions {
         let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
         let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
         let path = match by {
-            GroupBy::Source => sources(n, sort, true, cluster),
+            GroupBy::Source | GroupBy::Destination => sources(by, n, sort, true, cluster),
             _ => groups(by, n, sort, cluster),
         };
         // Beside the loop, which goes on with keys meanwhile.
@@ -147,7 +147,9 @@ impl Questions {
             let start = Instant::now();
             let answer = match (by, cluster) {
                 (GroupBy::Source, true) => client.get(&path).await.map(Answer::Fleet),
-                (GroupBy::Source, false) => client.get(&path).await.map(Answer::Sources),
+                (GroupBy::Source | GroupBy::Destination, false) => {
+                    client.get(&path).await.map(Answer::Sources)
+                }
                 (_, true) => client.get(&path).await.map(Answer::FleetGroups),
                 (_, false) => client.get(&path).await.map(Answer::Groups),
             };

@@ -71,7 +71,7 @@ struct Column {
 
 fn columns(by: GroupBy, has_classes: bool) -> Vec<Column> {
     let column = |header, width, right, rank, cell| Column { header, width, right, rank, cell };
-    let of_source = by == GroupBy::Source;
+    let of_source = matches!(by, GroupBy::Source | GroupBy::Destination);
     // The ranks keep on the narrowest terminal what one has come for: who is dropped, and who
     // sends most.
     let columns = [
@@ -221,6 +221,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
     };
     let title = match app.by {
         GroupBy::Source => "  SOURCE",
+        GroupBy::Destination => "  DESTINATION",
         GroupBy::Prefix => "  PREFIX",
         GroupBy::Class | GroupBy::Port => "  CLASS",
     };

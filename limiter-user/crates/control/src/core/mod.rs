@@ -25,7 +25,7 @@ use api::error::Failure;
 use api::{OccupantReport, SourceReport, StatsReport, TopReport};
 use model::instance::Instance;
 use model::tables::OnFull;
-use model::traffic::Sort;
+use model::traffic::{Sort, Whose};
 use state::Store;
 use telemetry::detect::Jump;
 use telemetry::{Bus, Sample, What};
@@ -39,6 +39,8 @@ pub struct Core {
     pub interfaces: Interfaces,
     /// The heaviest sources.
     pub top: Top,
+    /// The destinations to which most is sent.
+    pub destinations: Top,
     /// What went on.
     pub past: Past,
     /// Who captures.
@@ -58,7 +60,8 @@ impl Core {
         Self {
             rules: Rules::new(plane, store, on_full),
             interfaces: Interfaces::default(),
-            top: Top::default(),
+            top: Top::new(Whose::Sources),
+            destinations: Top::new(Whose::Destinations),
             past: Past::default(),
             captures: Captures::default(),
             services: Services::default(),
@@ -89,9 +92,21 @@ impl Core {
         self.top.watched(&self.rules, n, sort)
     }
 
-    /// How long to wait before rates of sources are known, if they are not yet.
-    pub fn prepare_top(&mut self) -> Option<Duration> {
-        self.top.prepare(&*self.rules.plane)
+    /// The destinations to which most is sent, at the latest look if `live`.
+    pub fn destinations(&mut self, n: usize, sort: Sort, live: bool) -> TopReport {
+        if live {
+            return self.destinations.watched(&self.rules, n, sort);
+        }
+        self.destinations.now(&self.rules, n, sort)
+    }
+
+    /// How long to wait before rates of sources, or destinations, are known, if they are not yet.
+    pub fn prepare_top(&mut self, whose: Whose) -> Option<Duration> {
+        let top = match whose {
+            Whose::Sources => &mut self.top,
+            Whose::Destinations => &mut self.destinations,
+        };
+        top.prepare(&*self.rules.plane)
     }
 
     /// What is known of the source that `address` belongs to.
@@ -174,6 +189,7 @@ impl Core {
             Err(failure) => tracing::error!("{failure}"),
         }
         self.top.look_if_watched(&*rules.plane);
+        self.destinations.look_if_watched(&*rules.plane);
         self.captures.end_forgotten(rules);
         lists::expire(rules);
         overrides::expire(rules);

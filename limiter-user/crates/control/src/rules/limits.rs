@@ -235,7 +235,7 @@ pub(super) fn named(targets: impl Iterator<Item = String>, count: usize) -> Stri
     }
 }
 
-/// A limit that `changes` let apply to an SSH session from `source`, and that did not apply before.
+/// A limit that `changes` let apply to an SSH session from `source`, wherever it goes, and that did not apply before.
 fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
     let about: HashMap<Target, Option<Limit>> = changes
         .iter()
@@ -243,23 +243,34 @@ fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
             Change::Set(limit) => (limit.target, Some(limit)),
             Change::Unset(target) => (target, None),
         })
-        .filter(|(target, _)| target.prefix().is_none_or(|net| net.contains(&source)))
+        .filter(|(target, _)| {
+            target.class.is_of_destinations()
+                || target.prefix().is_none_or(|net| net.contains(&source))
+        })
         .collect();
     // Classes that do not go together are refused before anybody asks.
     let ordered = |classes: Vec<Class>| Classes::new(classes).unwrap_or_default();
     let (before, after) =
         (ordered(present.classes().collect()), ordered(present.classes_after(changes)));
-    SESSION.into_iter().find_map(|flags| {
+    // This host may have any of the addresses that classes name.
+    let named = after.destinations().into_iter().map(|net| Some(net.network()));
+    let sessions = [None].into_iter().chain(named).flat_map(|to| SESSION.map(|flags| (to, flags)));
+    sessions.into_iter().find_map(|(destination, flags)| {
+        let (port, flags) = (Some(SSH), Some(flags));
+        let packet = Shown { protocol: TCP, port, flags, destination, ..Shown::default() };
+        let of_destination = |limit: &Limit| {
+            let class = limit.target.class;
+            class.is_of_destinations() && class.matches(&packet)
+        };
         let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<Limit>| {
-            let packet =
-                Shown { protocol: TCP, port: Some(SSH), flags: Some(flags), ..Shown::default() };
             applying(source, classes.find(&packet), classes, limit)
         };
         let before = applying(&before, &|target| present.get(target));
         let after = applying(&after, &|target| {
             about.get(target).copied().unwrap_or_else(|| present.get(target))
         });
-        after.into_iter().find(|limit| !before.contains(limit))
+        let hit = after.into_iter().find(|limit| !before.contains(limit));
+        hit.or_else(|| about.values().flatten().copied().find(of_destination))
     })
 }
 

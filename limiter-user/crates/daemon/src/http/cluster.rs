@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 
 use super::answer::{Answer, Parsed, Refusal, conflict};
-use super::top::{check_count, not_summed};
+use super::top::{check_count, not_listed, not_summed};
 use ::cluster::escrow::Forget;
 use ::cluster::queries::MAX_PLACES;
 use api::error::{Failure, exit};
@@ -92,9 +92,12 @@ pub(super) async fn peers(State(host): State<Host>) -> Answer<PeersReport> {
 
 pub(super) async fn top(
     State(host): State<Host>,
-    Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
+    Parsed(Query(TopQuery { by, n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<ClusterTopReport> {
     check_count(n)?;
+    if by != GroupBy::Source {
+        return Err(not_listed(by, "ask for by=source, or ask each host by itself").into());
+    }
     Ok(Json(views::top(to_query(&host).await?, n.min(MAX_PLACES), sort, live).await?))
 }
 

@@ -10,7 +10,7 @@ use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, PortsQuery, TopQuery};
 use api::{GroupsReport, PortsReport, TopReport};
 use control::Host;
-use model::traffic::GroupBy;
+use model::traffic::{GroupBy, Whose};
 
 pub(super) fn check_count(n: usize) -> Result<(), Failure> {
     let most = TopQuery::MAX;
@@ -27,14 +27,30 @@ pub(super) fn not_summed(by: GroupBy) -> Failure {
     Failure::new(exit::USAGE, message).hint("ask for by=prefix or by=class")
 }
 
+/// Nothing is listed one by one by this.
+pub(super) fn not_listed(by: GroupBy, hint: &str) -> Failure {
+    Failure::new(exit::USAGE, format!("no lines are listed by {} here", by.name())).hint(hint)
+}
+
 pub(super) async fn sources(
     State(host): State<Host>,
-    Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
+    Parsed(Query(TopQuery { by, n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<TopReport> {
     check_count(n)?;
-    control::groups::prepare(&host).await?;
+    let whose = match by {
+        GroupBy::Source => Whose::Sources,
+        GroupBy::Destination => Whose::Destinations,
+        GroupBy::Prefix | GroupBy::Class | GroupBy::Port => {
+            return Err(not_listed(by, "ask for by=source or by=destination").into());
+        }
+    };
+    control::groups::prepare(&host, whose).await?;
     answer(&host, move |core| {
-        Ok(if live { core.top(n, sort) } else { core.top.now(&core.rules, n, sort) })
+        Ok(match whose {
+            Whose::Destinations => core.destinations(n, sort, live),
+            Whose::Sources if live => core.top(n, sort),
+            Whose::Sources => core.top.now(&core.rules, n, sort),
+        })
     })
     .await
 }
@@ -55,7 +71,7 @@ pub(super) async fn groups(
             let rows = classes.into_iter().map(|(class, sums)| (class.to_string(), sums));
             GroupsReport::heaviest(by, sort, n, rows)
         }
-        GroupBy::Source | GroupBy::Port => return Err(not_summed(by).into()),
+        GroupBy::Source | GroupBy::Port | GroupBy::Destination => return Err(not_summed(by).into()),
     }))
 }
 

@@ -6,14 +6,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use limiter_common::abi::Config;
 use limiter_common::atomic;
 use limiter_common::class::{
-    BANKS, CHAINS_AT, COVERS_ALL, DEFINITIONS_AT, FIRST_AT, FLAG_GROUPS, FLAGS_AT, FRAGMENTS_AT,
-    HIDDEN_AT, ICMP_TABLE, ICMPV6_TABLE, MAX_CLASSES, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT,
-    TABLES, TCP_SOURCE_TABLE, Table, UDP_SOURCE_TABLE, UDP_TABLE, set_entry,
+    ASKED_AT, BANKS, COVERS_ALL, Chain, DEFINITION_BYTES, DEFINITIONS_AT, DESTINATION_CHAINS_AT,
+    DESTINATIONS, FIRST_AT, FLAG_GROUPS, FLAGS_AT, FRAGMENTS_AT, HIDDEN, ICMP_TABLE, ICMPV6_TABLE,
+    LIMITED, MAX_CLASSES, MAX_NESTING, MAX_OF_DESTINATIONS, NAMED, OF_DESTINATIONS, OTHER_TABLE,
+    PROTOCOLS_AT, TABLES, TCP_SOURCE_TABLE, Table, UDP_SOURCE_TABLE, UDP_TABLE, WITH_HEADERS,
+    chain_at, set_entry,
 };
+use limiter_common::key::SourceKey;
 
 use super::super::memory::Elements;
+use super::super::sources::{key_of, prefix_of};
 use super::super::{Error, kernel};
-use model::class::{Class, Classes, Flags, ICMP, ICMPV6, Kind, Ports, Shown, TCP, UDP};
+use super::place::ClassPlace;
+use ipnet::IpNet;
+use model::class::{
+    Class, Classes, Destination, Flags, ICMP, ICMPV6, Kind, Ports, Shown, TCP, UDP,
+};
 
 /// The limits of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +45,8 @@ impl Use {
 pub(crate) struct ClassUse {
     ids: BTreeMap<Class, u8>,
     uses: BTreeMap<u8, Use>,
-    /// The number that was given last.
-    last: u8,
+    /// Which number comes next, of those for sources and of those for destinations.
+    last: [u8; 2],
 }
 
 impl ClassUse {
@@ -65,13 +73,16 @@ impl ClassUse {
         if let Some(id) = self.id(class) {
             return Some(id);
         }
+        let (first, count) = match class.is_of_destinations() {
+            true => (OF_DESTINATIONS as u8, MAX_OF_DESTINATIONS as u8),
+            false => (1, MAX_CLASSES as u8),
+        };
         // Not the one that has just become free, as long as there are others.
         // Buckets of the former class may still carry its number.
-        let after = self.last;
-        let all =
-            (1..=MAX_CLASSES as u8).cycle().skip(usize::from(after)).take(MAX_CLASSES as usize);
-        let id = all.into_iter().find(|id| !self.ids.values().any(|used| used == id))?;
-        self.last = id;
+        let last = &mut self.last[usize::from(class.is_of_destinations())];
+        let mut all = (0..count).map(|step| first + (*last + step) % count);
+        let id = all.find(|id| !self.ids.values().any(|used| used == id))?;
+        *last = id - first + 1;
         self.ids.insert(*class, id);
         Some(id)
     }
@@ -79,6 +90,23 @@ impl ClassUse {
     /// Whether everyone is limited in some class.
     pub(super) fn limits_everyone(&self) -> bool {
         self.uses.values().any(|used| used.everyone)
+    }
+
+    /// Whether classes name prefixes of destinations.
+    pub(super) fn names_destinations(&self) -> bool {
+        self.ids.keys().any(|class| class.prefix().is_some())
+    }
+
+    /// What the kernel asks for packets of which `first` of `classes` is asked first, or only the limits of no class.
+    fn chain(&self, classes: &Classes, first: Option<Class>) -> Chain {
+        let all = first.into_iter().flat_map(|first| classes.chain(first));
+        let bytes = all.map(|class| {
+            let id = self.id(&class).unwrap_or(0);
+            let covers = self.uses.get(&id).is_some_and(|used| used.everyone);
+            u32::from(id) | if covers { COVERS_ALL } else { 0 }
+        });
+        let steps = bytes.take(MAX_NESTING as usize).zip((0..).step_by(8));
+        Chain(steps.fold(0, |chain, (byte, shift)| chain | byte << shift))
     }
 
     /// The limits of a class.
@@ -164,11 +192,11 @@ fn groups(classes: &Classes) -> Vec<(u8, Vec<Flags>)> {
     groups
 }
 
-/// Protocols whose packets can hide what a class asks for, in fragments.
-const WITH_HEADERS: [u8; 4] = [ICMP, TCP, UDP, ICMPV6];
+/// Words of a definition.
+const WORDS: usize = DEFINITION_BYTES as usize / 8;
 
-/// A class as a word that is never zero.
-fn encode(class: &Class) -> u64 {
+/// A class as words of which the first is never zero.
+fn encode(class: &Class) -> [u64; WORDS] {
     let [mask, value] = class.flags.map_or([0, 0], |flags| [flags.mask, flags.value]);
     let range = |ports: Ports| {
         let ([a, b], [c, d]) = (ports.first.to_le_bytes(), ports.last.to_le_bytes());
@@ -182,17 +210,25 @@ fn encode(class: &Class) -> u64 {
         Some(Kind::Icmp { kind, code: Some(code) }) => (4, [kind, code, 0, 0]),
         Some(Kind::Fragments) => (5, [0; 4]),
     };
+    let (destination, prefix) = match class.destination {
+        None => (0, None),
+        Some(Destination::Within(net)) => (1, Some(net)),
+        Some(Destination::Each) => (2, None),
+    };
     // The highest bit is always set: in the maps 0 stands for a number without a class.
     let known = u8::from(class.protocol.is_some())
         | u8::from(class.flags.is_some()) << 1
         | kind << 2
+        | destination << 5
         | 1 << 7;
-    u64::from_le_bytes([known, class.protocol.unwrap_or(0), a, b, c, d, mask, value])
+    let first = u64::from_le_bytes([known, class.protocol.unwrap_or(0), a, b, c, d, mask, value]);
+    let SourceKey { high, low } = prefix.map_or_else(Default::default, |net| key_of(net.network()));
+    [first, prefix.map_or(0, |net| net.prefix_len().into()), high, low]
 }
 
 /// The class that was encoded; `None` for 0, and for what no class is encoded as.
-fn decode(word: u64) -> Option<Class> {
-    let [known, protocol, a, b, c, d, mask, value] = word.to_le_bytes();
+fn decode([first, length, high, low]: [u64; WORDS]) -> Option<Class> {
+    let [known, protocol, a, b, c, d, mask, value] = first.to_le_bytes();
     let has = |bit: u8| known & 1 << bit != 0;
     let ports = Ports { first: u16::from_le_bytes([a, b]), last: u16::from_le_bytes([c, d]) };
     let kind = match known >> 2 & 7 {
@@ -204,9 +240,21 @@ fn decode(word: u64) -> Option<Class> {
         5 => Some(Kind::Fragments),
         _ => return None,
     };
+    let destination = match known >> 5 & 3 {
+        0 => None,
+        1 => {
+            let net = prefix_of(SourceKey { high, low }.address(), u32::try_from(length).ok()?)?;
+            Some(Destination::Within(net))
+        }
+        2 => Some(Destination::Each),
+        _ => return None,
+    };
     let protocol = has(0).then_some(protocol);
     let flags = has(1).then_some(Flags { mask, value });
-    if has(7) { Class::new(protocol, kind, flags).ok() } else { None }
+    if !has(7) {
+        return None;
+    }
+    Some(Class::new(protocol, kind, flags).ok()?.to(destination))
 }
 
 /// Fills a table that changes only where one of `ranges` begins or ends.
@@ -248,27 +296,44 @@ impl ClassTables {
 
     /// The classes in force, and their numbers.
     pub(crate) fn present(&self, config: &Config) -> ClassUse {
-        let Some(bank) = atomic::load(&config.classes).checked_sub(1) else {
-            return ClassUse::default();
-        };
-        let words = &self.bank(bank)[OTHER_TABLE as usize][DEFINITIONS_AT as usize / 8..];
-        let known = (0u8..).zip(words.iter().take(MAX_CLASSES as usize + 1));
-        let ids = known.filter_map(|(id, word)| Some((decode(atomic::load(word))?, id)));
-        ClassUse { ids: ids.collect(), ..ClassUse::default() }
+        let bank = atomic::load(&config.classes).checked_sub(1);
+        let ids = bank.map(|bank| self.defined(bank).collect()).unwrap_or_default();
+        ClassUse { ids, ..ClassUse::default() }
     }
 
-    /// Puts classes in force, and waits until no packet is judged by others.
+    /// What a bank says of numbers.
+    fn defined(&self, bank: u64) -> impl Iterator<Item = (Class, u8)> {
+        let words = &self.bank(bank)[OTHER_TABLE as usize][DEFINITIONS_AT as usize / 8..];
+        let known = (0u8..).zip(words.as_chunks::<WORDS>().0).take(NUMBERS);
+        known.filter_map(|(id, words)| {
+            Some((decode(std::array::from_fn(|word| atomic::load(&words[word])))?, id))
+        })
+    }
+
+    /// Puts classes in force, and waits until no packet is judged by others. `name` writes numbers of prefixes to where
+    /// packets look for them.
     ///
     /// # Errors
-    /// If they do not go together; then nothing has changed.
-    pub(super) fn publish(&self, used: &ClassUse, config: &Config) -> Result<(), Error> {
+    /// If they do not go together; then nothing has changed. If a prefix cannot be named.
+    pub(super) fn publish(
+        &self,
+        used: &ClassUse,
+        config: &Config,
+        mut name: impl FnMut(Vec<(ClassPlace, Option<u32>)>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let classes = used.classes()?;
         let next = if classes.is_empty() {
             0
         } else {
             // The one that is not in force; nobody reads it since it was replaced.
             let bank = u64::from(atomic::load(&config.classes) == 1);
+            let place = |net| ClassPlace::prefix(net, DESTINATIONS as u8 + bank as u8);
+            // Its definitions tell what is named at the least, also if the daemon dies in between.
+            let former = self.defined(bank).filter_map(|(class, _)| class.prefix());
+            name(former.map(|net| (place(net), None)).collect())?;
             self.write(bank, &classes, used);
+            let named = (1..).zip(classes.destinations());
+            name(named.map(|(number, net)| (place(net), Some(number))).collect())?;
             bank + 1
         };
         atomic::swap(&config.classes, next);
@@ -280,10 +345,14 @@ impl ClassTables {
 
     fn write(&self, bank: u64, classes: &Classes, used: &ClassUse) {
         let tables = self.bank(bank);
-        let id = |class: Class| used.id(&class).unwrap_or(0);
-        let found = |packet: Shown| id(classes.find(&packet));
+        // Where a packet goes is told apart from the rest.
+        let kinds = classes.kinds();
+        let kind = |class: Class| {
+            kinds.iter().position(|known| known == class).map_or(0, |at| at as u8 + 1)
+        };
+        let found = |packet: Shown| kind(kinds.find(&packet));
         let ports = || {
-            classes.iter().filter_map(|class| match class.kind {
+            kinds.iter().filter_map(|class| match class.kind {
                 Some(Kind::To(ports)) => Some((ports.first, ports.last)),
                 _ => None,
             })
@@ -291,13 +360,13 @@ impl ClassTables {
         let to = |protocol, port, flags| {
             found(Shown { protocol, port: Some(port), flags, ..Shown::default() })
         };
-        let groups = groups(classes);
+        let groups = groups(&kinds);
         for ((flags, _), table) in groups.iter().zip(tables) {
             fill(table, ports(), |port| to(TCP, port, Some(*flags)));
         }
         fill(&tables[UDP_TABLE as usize], ports(), |port| to(UDP, port, None));
         let froms = || {
-            classes.iter().filter_map(|class| match class.kind {
+            kinds.iter().filter_map(|class| match class.kind {
                 Some(Kind::From(ports)) => Some((class, ports)),
                 _ => None,
             })
@@ -307,11 +376,11 @@ impl ClassTables {
             fill(&tables[table as usize], ranges, |port| {
                 let packet = Shown { protocol, from: Some(port), ..Shown::default() };
                 let class = froms().find(|(class, _)| class.matches(&packet));
-                class.map_or(0, |(class, _)| id(class))
+                class.map_or(0, |(class, _)| kind(class))
             });
         }
         for (protocol, table) in [(ICMP, ICMP_TABLE), (ICMPV6, ICMPV6_TABLE)] {
-            let ranges = classes.iter().filter_map(|class| match class.kind {
+            let ranges = kinds.iter().filter_map(|class| match class.kind {
                 Some(Kind::Icmp { kind, code }) => Some((
                     u16::from_be_bytes([kind, code.unwrap_or(0)]),
                     u16::from_be_bytes([kind, code.unwrap_or(u8::MAX)]),
@@ -324,7 +393,7 @@ impl ClassTables {
         }
         let other = &tables[OTHER_TABLE as usize];
         for flags in 0..=u8::MAX {
-            let fulfilled = fulfilled(classes, flags);
+            let fulfilled = fulfilled(&kinds, flags);
             let group = groups.iter().position(|(_, known)| *known == fulfilled);
             // Every combination is in a group, and there are few of them.
             set_entry(other, FLAGS_AT + u32::from(flags), group.unwrap_or(0) as u8);
@@ -333,39 +402,68 @@ impl ClassTables {
             let [whole, fragment] = [false, true].map(|later_fragment| {
                 found(Shown { protocol, later_fragment, ..Shown::default() })
             });
-            // The strictest one, where that is to be, once the limits are known: see `hide`.
+            let hidden = (HIDDEN as u8 + 1..).zip(WITH_HEADERS);
+            let hidden = hidden.into_iter().find(|(_, hiding)| *hiding == protocol);
+            let whole = hidden.map_or(whole, |(kind, _)| kind);
             set_entry(other, PROTOCOLS_AT + u32::from(protocol), whole);
             set_entry(other, FRAGMENTS_AT + u32::from(protocol), fragment);
         }
-        let asked = |class: Class| {
-            let id = id(class);
-            let covers = used.uses.get(&id).is_some_and(|used| used.everyone);
-            if covers { id | COVERS_ALL as u8 } else { id }
-        };
-        for number in 0..=MAX_CLASSES {
-            let class = used.class(number as u8).filter(|class| !class.is_any());
-            let mut chain = class.into_iter().flat_map(|class| classes.chain(class)).map(asked);
-            for step in 0..MAX_NESTING {
-                let at = CHAINS_AT + number * MAX_NESTING + step;
-                set_entry(other, at, chain.next().unwrap_or(0));
+        let named = classes.destinations();
+        for (number, class) in (0..).zip([Class::ANY].into_iter().chain(kinds.iter())) {
+            for (at, destination) in places(&named, number) {
+                // Of those that contain all packets of the kind that go there, what goes first.
+                let all = class.to(destination);
+                let first = classes.iter().find(|class| class.contains(&all));
+                used.chain(classes, first).write(other, at);
             }
-            let goes_first = class.is_some_and(|class| class.flags.is_some());
-            set_entry(other, FIRST_AT + number, u8::from(goes_first));
+            let goes_first = u8::from(class.flags.is_some());
+            set_entry(other, FIRST_AT + number, goes_first);
+        }
+        let asked = if named.is_empty() { 0 } else { NAMED }
+            | if classes.iter().any(|class| class.is_of_destinations()) { LIMITED } else { 0 };
+        set_entry(other, ASKED_AT, asked as u8);
+        for (number, words) in
+            (0u8..).zip(other[DEFINITIONS_AT as usize / 8..].chunks(WORDS)).take(NUMBERS)
+        {
+            let class = used.class(number).filter(|class| !class.is_any());
             // The kernel does not read it. A later daemon does, which knows the classes from the
             // maps alone.
-            let definition = class.map_or(0, |class| encode(&class));
-            atomic::store(&other[(DEFINITIONS_AT / 8 + number) as usize], definition);
+            let definition = class.map_or([0; WORDS], |class| encode(&class));
+            words.iter().zip(definition).for_each(|(word, value)| atomic::store(word, value));
         }
     }
 
-    /// Puts packets that hide what they are into the class that `strictest` tells for their protocol, or for any.
-    pub(super) fn hide(&self, config: &Config, strictest: impl Fn(Option<u8>) -> u8) {
+    /// Has packets that hide what they are asked of the class that `strictest` tells for their protocol, or for any, and
+    /// for where they go.
+    pub(super) fn hide(
+        &self,
+        used: &ClassUse,
+        config: &Config,
+        strictest: impl Fn(Option<u8>, Option<Destination>) -> Class,
+    ) {
         let Some(bank) = atomic::load(&config.classes).checked_sub(1) else { return };
-        // Packets are judged by this bank meanwhile, each by the former byte or by the new one.
+        let Ok(classes) = used.classes() else { return };
+        // Packets are judged by this bank meanwhile, each by the former chain or by the new one.
         let other = &self.bank(bank)[OTHER_TABLE as usize];
-        set_entry(other, HIDDEN_AT, strictest(None));
-        for protocol in WITH_HEADERS {
-            set_entry(other, PROTOCOLS_AT + u32::from(protocol), strictest(Some(protocol)));
+        let hiding = [None].into_iter().chain(WITH_HEADERS.map(Some));
+        for (kind, protocol) in (HIDDEN..).zip(hiding) {
+            for (at, destination) in places(&classes.destinations(), kind) {
+                let class = strictest(protocol, destination);
+                used.chain(&classes, (!class.is_any()).then_some(class)).write(other, at);
+            }
         }
     }
+}
+
+/// Numbers that classes can have.
+const NUMBERS: usize = (OF_DESTINATIONS + MAX_OF_DESTINATIONS) as usize;
+
+/// Where the chains of a kind are, and what each is for: packets to nowhere in particular, packets to each prefix that
+/// is named, and destinations.
+fn places(named: &[IpNet], kind: u32) -> impl Iterator<Item = (u32, Option<Destination>)> {
+    let within = named.iter().map(|net| Some(Destination::Within(*net)));
+    let of_sources = (0..).zip([None].into_iter().chain(within));
+    let of_sources = of_sources.map(move |(number, to)| (chain_at(number, kind), to));
+    let of_destinations = DESTINATION_CHAINS_AT + kind * MAX_NESTING;
+    of_sources.chain([(of_destinations, Some(Destination::Each))])
 }

@@ -1,13 +1,13 @@
 //! What is in force, as far as the maps say it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use limiter_common::abi::{Policy, Terms, UNLIMITED_SLOT};
 use limiter_common::batch::FULL_FRAME;
-use limiter_common::class::ANY;
+use limiter_common::class::{ANY, is_of_destinations};
 use limiter_common::gate::MAX_GATE;
 
 use super::super::sources::MapKey as _;
@@ -15,7 +15,7 @@ use super::classes::ClassUse;
 use super::shadows::{ShadowLimit, Shadows};
 use super::slots::PolicySlots;
 use super::{Key, family, note};
-use model::class::Kind;
+use model::class::{Destination, Kind};
 use model::compile::decompile;
 use model::target::prefixes_of;
 use model::{Class, Limit, Target};
@@ -25,8 +25,8 @@ use model::{Class, Limit, Target};
 pub(crate) struct InForce {
     /// Where each leads.
     pub(super) targets: HashMap<Key, u32>,
-    /// How many prefixes of each length there are: IPv4, IPv6.
-    pub(super) lengths: [[usize; 129]; 2],
+    /// How many prefixes of each length there are, IPv4 and IPv6: of sources, and of destinations.
+    pub(super) lengths: [[[usize; 129]; 2]; 2],
     pub(super) slots: PolicySlots,
     pub(crate) classes: ClassUse,
     pub(super) shadows: Shadows,
@@ -35,7 +35,7 @@ pub(crate) struct InForce {
 impl InForce {
     /// What `targets` and `slots` say, with the numbers of `classes`.
     pub(super) fn new(targets: HashMap<Key, u32>, slots: PolicySlots, classes: ClassUse) -> Self {
-        let (lengths, shadows) = ([[0; 129]; 2], Shadows::default());
+        let (lengths, shadows) = ([[[0; 129]; 2]; 2], Shadows::default());
         let mut in_force = Self { targets: HashMap::new(), lengths, slots, classes, shadows };
         for key in targets.keys() {
             in_force.count(key, true);
@@ -53,6 +53,11 @@ impl InForce {
     /// The policy in a slot.
     pub(crate) fn policy(&self, slot: u32) -> Option<Policy> {
         self.slots.policy(slot)
+    }
+
+    /// As [`PolicySlots::of_destinations`].
+    pub(crate) fn slots_of_destinations(&self) -> HashSet<u32> {
+        self.slots.of_destinations()
     }
 
     /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom
@@ -74,7 +79,8 @@ impl InForce {
     /// The keys for prefixes that lead somewhere for `address`, that of the longest prefix first.
     fn leading(&self, address: IpAddr, class: u8) -> impl Iterator<Item = Key> {
         // Of 129 lengths few occur, and this is asked for each source that is shown.
-        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        let whose = usize::from(is_of_destinations(class));
+        let lengths = &self.lengths[whose][usize::from(address.is_ipv6())];
         prefixes_of(IpNet::from(address))
             // Few of up to 129 lengths have limits. Each of the others would cost a look for nothing.
             .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
@@ -106,27 +112,29 @@ impl InForce {
         }
     }
 
-    /// Tells the class with the slowest limit for everyone, of those that a packet can be in which hides all but its
-    /// protocol, or that too. Of some with none, the most specific one: its sources with limits have those.
-    pub(super) fn strictest(&self) -> impl Fn(Option<u8>) -> u8 {
+    /// Tells the class with the slowest limit for everyone, of those that a packet to a prefix can be in which hides all
+    /// but its protocol, or that too. Of some with none, the most specific one: its sources with limits have those.
+    /// Or of those that destinations have limits of.
+    pub(super) fn strictest(&self) -> impl Fn(Option<u8>, Option<Destination>) -> Class {
         // Their order takes a sort, so it is asked for once.
         let classes = self.classes.classes().unwrap_or_default();
-        let rated = classes.iter().filter_map(|class| {
-            let id = self.classes.id(&class)?;
-            Some((class, self.rate(id), id))
-        });
-        let any = (Class::ANY, self.rate(ANY as u8), ANY as u8);
+        let rated =
+            classes.iter().filter_map(|class| Some((class, self.rate(self.classes.id(&class)?))));
+        let any = (Class::ANY, self.rate(ANY as u8));
         let rated: Vec<_> = rated.chain([any]).collect();
-        move |protocol| {
+        move |protocol, destination| {
             let packet = Class { protocol, ..Class::ANY };
             // Fragments of IPv6 hide their protocol behind further headers.
             let can_be = |class: &Class| {
-                class.overlaps(&packet)
+                let goes_there =
+                    Class::ANY.to(class.destination).contains(&Class::ANY.to(destination));
+                goes_there
+                    && class.to(None).overlaps(&packet)
                     && (protocol.is_none() || class.kind != Some(Kind::Fragments))
             };
-            let able = rated.iter().filter(|(class, ..)| can_be(class));
-            able.min_by(|(_, one, _), (_, other, _)| one.total_cmp(other))
-                .map_or(ANY as u8, |(.., id)| *id)
+            let able = rated.iter().filter(|(class, _)| can_be(class));
+            able.min_by(|(_, one), (_, other)| one.total_cmp(other))
+                .map_or(Class::ANY, |(class, _)| *class)
         }
     }
 
@@ -188,7 +196,8 @@ impl InForce {
     fn count(&mut self, key: &Key, more: bool) {
         // Shared limits lie in maps of their own, where `leading` does not look.
         let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return };
-        let count = &mut self.lengths[family(&net)][usize::from(net.prefix_len())];
+        let whose = usize::from(is_of_destinations(key.place.class));
+        let count = &mut self.lengths[whose][family(&net)][usize::from(net.prefix_len())];
         *count = if more { *count + 1 } else { *count - 1 };
     }
 }

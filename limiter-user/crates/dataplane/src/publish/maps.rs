@@ -6,12 +6,13 @@ use std::sync::Arc;
 use aya::Ebpf;
 use limiter_common::abi::{Config, Layout, POLICY_SLOTS, PolicyWord, UNLIMITED_SLOT};
 use limiter_common::atomic;
+use limiter_common::class::DESTINATIONS;
 use limiter_common::shared::SHARED_SLOTS;
 
 use super::super::sources::{MapKey as _, SourceMaps};
 use super::classes::{ClassTables, ClassUse};
 use super::order::Maps;
-use super::place::ClassPlace;
+use super::place::{ClassPlace, WHOLE};
 use super::shared::SharedMaps;
 use super::{Error, InForce, Key, Step, family, published};
 use model::Changes;
@@ -49,7 +50,9 @@ impl PolicyMaps {
     /// If the maps cannot be read.
     pub(super) fn present(&self, config: &Config) -> Result<HashMap<Key, u32>, Error> {
         let present = self.each.present().map_err(Error::map("read the policies in force"))?;
-        let own = present.into_iter().map(|(place, slot)| (Key { place, aggregate: false }, slot));
+        // What classes name leads to no policy.
+        let limits = present.into_iter().filter(|(place, _)| u32::from(place.class) < DESTINATIONS);
+        let own = limits.map(|(place, slot)| (Key { place, aggregate: false }, slot));
         let mut targets: HashMap<_, _> = own.collect();
         targets.insert(Key::DEFAULT, published(config).slot());
         let aggregate = |(place, slot)| (Key { place, aggregate: true }, slot);
@@ -59,12 +62,15 @@ impl PolicyMaps {
 
     /// How many targets there are that are single sources, IPv4 prefixes, IPv6 prefixes, and shared.
     pub(super) fn taken(&self, in_force: &InForce) -> [usize; 4] {
-        let [in4, in6] = &in_force.lengths;
-        let (v4, v6) = self.each.lengths();
-        let exact = [in4[usize::from(v4)], in6[usize::from(v6)]];
-        let [all4, all6] = [in4, in6].map(|lengths| lengths.iter().sum::<usize>());
-        let shared = self.shared.present().count();
-        [exact[0] + exact[1], all4 - exact[0], all6 - exact[1], shared]
+        let mut taken = [0, 0, 0, self.shared.present().count()];
+        for ([in4, in6], (v4, v6)) in in_force.lengths.iter().zip([self.each.lengths(), WHOLE]) {
+            let exact = [in4[usize::from(v4)], in6[usize::from(v6)]];
+            let [all4, all6] = [in4, in6].map(|lengths| lengths.iter().sum::<usize>());
+            taken[0] += exact[0] + exact[1];
+            taken[1] += all4 - exact[0];
+            taken[2] += all6 - exact[1];
+        }
+        taken
     }
 
     /// Which of the kinds of [`PolicyMaps::taken`] a key is of.
@@ -98,7 +104,7 @@ impl PolicyMaps {
         Ok(())
     }
 
-    /// Lets each target of `changes` lead to the `destination` of its amount, from the classes in force to `classes`.
+    /// Lets each target of `changes` lead to where its amount `leads_to`, from the classes in force to `classes`.
     /// Changes the maps back if one cannot be changed.
     ///
     /// # Errors
@@ -108,7 +114,7 @@ impl PolicyMaps {
         in_force: &InForce,
         changes: &Changes,
         classes: &ClassUse,
-        destination: impl Fn(&Key, Option<usize>) -> Option<u32>,
+        leads_to: impl Fn(&Key, Option<usize>) -> Option<u32>,
         config: &Config,
     ) -> Result<(), Error> {
         let former = &in_force.classes;
@@ -121,7 +127,7 @@ impl PolicyMaps {
             let key = Key::from_target(&target, classes);
             let key = key.or_else(|| Key::from_target(&target, former))?;
             let before = in_force.targets.get(&key).copied();
-            let after = destination(&key, amount);
+            let after = leads_to(&key, amount);
             (before != after).then_some(Step { key, before, after })
         });
         // The default is found last of all. It lies elsewhere, and always leads somewhere.
@@ -140,16 +146,16 @@ impl PolicyMaps {
             // found in the place of an old class's is in force a moment before or after the rest.
             let at_once = !former.tells_as(&both) && both.classes().is_err();
             if !at_once && !former.tells_as(&both) {
-                tables.publish(&both, config)?;
+                maps.publish(tables, &both, config)?;
             }
             maps.add(coming.clone().filter(|step| !is_new(step)))?;
             lead(new_default);
             if at_once {
-                tables.publish(classes, config)?;
+                maps.publish(tables, classes, config)?;
             }
             maps.remove(going.clone())?;
             if !at_once && !both.tells_as(classes) {
-                tables.publish(classes, config)?;
+                maps.publish(tables, classes, config)?;
             }
             Ok(())
         };
@@ -162,7 +168,7 @@ impl PolicyMaps {
         let undone = maps.undo(returning.into_iter());
         lead(default);
         let undone = undone
-            .and_then(|()| tables.publish(former, config))
+            .and_then(|()| maps.publish(tables, former, config))
             .and_then(|()| maps.undo(leaving.into_iter()));
         if let Err(undo) = undone {
             tracing::error!("cannot change limits back: {undo}");

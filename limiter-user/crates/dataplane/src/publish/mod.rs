@@ -27,7 +27,7 @@ use aya::Ebpf;
 use ipnet::IpNet;
 use limiter_common::abi::{Config, Layout, Newcomers, Policy, PolicyWord, UNLIMITED_SLOT, keys};
 use limiter_common::atomic;
-use limiter_common::class::ANY;
+use limiter_common::class::{ANY, is_of_destinations};
 use limiter_common::gcra::ticks;
 use limiter_common::share::Held;
 
@@ -44,10 +44,16 @@ use slots::PolicySlots;
 pub(super) use classes::ClassTables;
 pub(super) use in_force::InForce;
 pub(super) use lookup::PolicyLookup;
+pub(super) use place::lengths;
 pub(super) use shadows::ShadowLimit;
 
-/// The policies of an amount: for each source by itself, and shared.
-pub(super) type Compiled = [Option<Policy>; 2];
+/// The policies of an amount: for each source by itself, shared, and for each destination by itself.
+pub(super) type Compiled = [Option<Policy>; 3];
+
+/// Which of them a target has.
+pub(super) fn compiled_for(target: &Target) -> usize {
+    if target.class.is_of_destinations() { 2 } else { usize::from(target.aggregate) }
+}
 
 /// Whom a limit is for, and whether they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +77,11 @@ impl Key {
     fn from_target(target: &Target, classes: &ClassUse) -> Option<Self> {
         let place = ClassPlace { whom: target.whom, class: classes.id(&target.class)? };
         Some(Self { place, aggregate: target.aggregate })
+    }
+
+    /// Which of [`Compiled`] it has.
+    fn compiled(&self) -> usize {
+        if is_of_destinations(self.place.class) { 2 } else { usize::from(self.aggregate) }
     }
 
     /// Whether it is the one that lies in the configuration, not in a map.
@@ -253,11 +264,11 @@ impl Publisher {
         changes: &Changes,
         classes: ClassUse,
         policies: &[Compiled],
-        slots: &mut Vec<[Option<u32>; 2]>,
+        slots: &mut Vec<[Option<u32>; 3]>,
         config: &Config,
     ) -> Result<(), Error> {
         for compiled in policies {
-            let mut held = [None; 2];
+            let mut held = [None; 3];
             for (slot, policy) in held.iter_mut().zip(compiled) {
                 if let Some(policy) = policy {
                     *slot = Some(self.in_force.slots.hold(policy)?);
@@ -275,7 +286,7 @@ impl Publisher {
         let Self { maps, in_force, exempt } = self;
         let after = |key: &Key, amount| match shadowed.get(key) {
             Some((slot, _)) => Some(*slot),
-            None => destination(exempt, key, slot_of(amount, slots, key)),
+            None => leads_to(exempt, key, slot_of(amount, slots, key)),
         };
         // Before the first key that is new of its kind.
         atomic::store(&config.absent, 0);
@@ -364,17 +375,15 @@ impl Publisher {
         let gate = self.in_force.slots.least_gate(known.group_slot());
         atomic::store(&config.newcomers, known.with_least_gate(gate).0);
         let [singles, ipv4, ipv6, _shared] = self.maps.taken(&self.in_force);
-        // The key of everyone is among the prefixes of both families.
-        let everyone = usize::from(self.in_force.classes.limits_everyone());
-        let kinds = [
-            (singles, keys::SINGLES),
-            (ipv4 + everyone, keys::IPV4),
-            (ipv6 + everyone, keys::IPV6),
-        ];
+        // The key of everyone is among the prefixes of both families. So is what classes name.
+        let classes = &self.in_force.classes;
+        let both = usize::from(classes.limits_everyone() || classes.names_destinations());
+        let kinds =
+            [(singles, keys::SINGLES), (ipv4 + both, keys::IPV4), (ipv6 + both, keys::IPV6)];
         let absent =
             kinds.iter().filter(|(count, _)| *count == 0).fold(0, |all, (_, kind)| all | kind);
         atomic::store(&config.absent, absent);
-        self.maps.tables.hide(config, self.in_force.strictest());
+        self.maps.tables.hide(classes, config, self.in_force.strictest());
     }
 
     /// The classes that there are after `changes`, for which there is room.
@@ -434,14 +443,15 @@ fn note(classes: &mut ClassUse, key: &Key, leads: bool) {
 
 /// Where a key leads that is given `slot`. An exempt prefix itself always leads somewhere, what is in it
 /// only if it has a limit. (What shares a limit does not include exempt sources: they are allowed.)
-fn destination(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
-    let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return slot };
+fn leads_to(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
+    let of_sources = !key.aggregate && !is_of_destinations(key.place.class);
+    let Some(net) = key.place.net().filter(|_| of_sources) else { return slot };
     let given = slot.is_some() || u32::from(key.place.class) == ANY && exempt.contains(&net);
     let is_exempt = exempt.iter().any(|exempt| exempt.contains(&net));
     if given && is_exempt { Some(UNLIMITED_SLOT) } else { slot }
 }
 
 /// Where the amount with a number leads.
-fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 2]], key: &Key) -> Option<u32> {
-    slots.get(amount?)?[usize::from(key.aggregate)]
+fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 3]], key: &Key) -> Option<u32> {
+    slots.get(amount?)?[key.compiled()]
 }

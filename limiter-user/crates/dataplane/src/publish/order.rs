@@ -8,11 +8,12 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use limiter_common::abi::Config;
 use limiter_common::class::ANY;
 
 use super::super::Error;
 use super::super::sources::{MapKey as _, Refused, SourceMaps, Table as _};
-use super::classes::ClassUse;
+use super::classes::{ClassTables, ClassUse};
 use super::place::ClassPlace;
 use super::shared::SharedMaps;
 use super::{Key, Step};
@@ -36,6 +37,22 @@ impl<'a> Maps<'a> {
         classes: &ClassUse,
     ) -> Self {
         Self { each, shared, places: classes.by_precedence().zip(0..).collect() }
+    }
+
+    /// Puts classes in force: see [`ClassTables::publish`].
+    ///
+    /// # Errors
+    /// As that.
+    pub(super) fn publish(
+        &mut self,
+        tables: &ClassTables,
+        classes: &ClassUse,
+        config: &Config,
+    ) -> Result<(), Error> {
+        let each = &mut self.each;
+        tables.publish(classes, config, |changes| {
+            each.write(changes).map_err(|(_, refused)| failed(refused))
+        })
     }
 
     /// Those that are not plain, in the order of their rank, and how many of them come before those.

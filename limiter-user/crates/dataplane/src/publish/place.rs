@@ -4,7 +4,7 @@ use std::fmt;
 
 use aya::maps::lpm_trie::Key;
 use ipnet::IpNet;
-use limiter_common::class::ANY;
+use limiter_common::class::{ANY, DESTINATIONS, is_of_destinations};
 use limiter_common::key::ClassKey;
 
 use super::super::sources::{MapKey, key_of, prefix_of, source_of_key};
@@ -13,6 +13,8 @@ use model::Selector;
 /// Bits of a key before the address: the class, and a byte that sets a limit for everyone apart from one
 /// for the prefix of all addresses.
 const BEFORE: u32 = 16;
+/// Bits of whole addresses, IPv4 and IPv6.
+pub(crate) const WHOLE: (u8, u8) = (32, 128);
 /// Bits of the class.
 const CLASS: u32 = 8;
 
@@ -61,6 +63,16 @@ impl ClassPlace {
     }
 }
 
+/// Bits of an address that make one source of a class, where so many make one most often (IPv4, IPv6).
+pub(crate) const fn lengths(class: u8, usual: (u8, u8)) -> (u8, u8) {
+    match class as u32 {
+        _ if is_of_destinations(class) => WHOLE,
+        // What classes name is a prefix whatever its length: packets look for the longest.
+        DESTINATIONS.. => (u8::MAX, u8::MAX),
+        _ => usual,
+    }
+}
+
 impl fmt::Display for ClassPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.whom.short())
@@ -79,6 +91,10 @@ impl MapKey for ClassPlace {
         }
     }
 
+    fn lengths(&self, usual: (u8, u8)) -> (u8, u8) {
+        lengths(self.class, usual)
+    }
+
     fn single(&self) -> ClassKey {
         // Asked for single sources only.
         let source = self.net().map_or_else(Default::default, |net| key_of(net.network()));
@@ -86,7 +102,8 @@ impl MapKey for ClassPlace {
     }
 
     fn from_single(key: &ClassKey, lengths: (u8, u8)) -> Self {
-        Self::prefix(source_of_key(key.source, lengths), key.class as u8)
+        let class = key.class as u8;
+        Self::prefix(source_of_key(key.source, self::lengths(class, lengths)), class)
     }
 
     fn v4(&self) -> Option<Key<[u8; 6]>> {

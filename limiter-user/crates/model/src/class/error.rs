@@ -1,6 +1,7 @@
 //! What can be wrong with a class.
 
-use super::{Class, MAX_CLASSES, MAX_NESTED};
+use super::{Class, MAX_CLASSES, MAX_NESTED, MAX_OF_DESTINATIONS};
+use crate::prefix::PrefixError;
 
 /// A condition of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum ClassPart {
     Icmp,
     /// That it is a later fragment.
     Fragments,
+    /// Where it goes.
+    Destination,
 }
 
 /// Why a class was refused.
@@ -46,6 +49,9 @@ pub enum ClassError {
         /// What was read.
         input: String,
     },
+    /// No destination.
+    #[error(transparent)]
+    Destination(PrefixError),
     /// Conditions that do not go together.
     #[error("source ports, a type of ICMP and fragments go with a protocol alone")]
     Apart {
@@ -71,7 +77,10 @@ pub enum ClassError {
         old: Class,
     },
     /// There are too many different classes.
-    #[error("with {new} there would be {} different classes in use, more than {MAX_CLASSES}", MAX_CLASSES + 1)]
+    #[error(
+        "with {new} there would be more than {MAX_CLASSES} different classes in use, or more than \
+         {MAX_OF_DESTINATIONS} of destinations"
+    )]
     TooMany {
         /// The one that is too many.
         new: Class,
@@ -96,6 +105,7 @@ impl ClassError {
             Self::Ports { .. } => Some(ClassPart::Ports),
             Self::Flag { .. } => Some(ClassPart::Flags),
             Self::Icmp { .. } => Some(ClassPart::Icmp),
+            Self::Destination(_) => Some(ClassPart::Destination),
             Self::Apart { part } => Some(*part),
             Self::Never { part, .. } => Some(*part),
             // These are about two classes or more, so no single key of a file is to blame.
@@ -118,11 +128,12 @@ impl ClassError {
             Self::Icmp { .. } => {
                 "write a type such as 8, or a type and a code such as 3/4, each 0 to 255".into()
             }
+            Self::Destination(error) => error.hint(),
             Self::Apart { .. } => "leave out the other conditions, or set two limits".into(),
             Self::Never { hint, .. } => (*hint).into(),
             Self::Overlap { .. } => {
-                "choose conditions that exclude each other, or of which one includes the other; \
-                 `limiter limit list` shows what is in use"
+                "choose conditions that exclude each other, or of which one includes the other, \
+                 apart from destinations; `limiter limit list` shows what is in use"
                     .into()
             }
             Self::TooMany { .. } => {

@@ -29,6 +29,12 @@ fn classes_are_read_and_written() {
         ("icmpv6:128/0", "icmpv6:128/0"),
         ("udp:fragments", "udp:fragments"),
         ("*:fragments", "*:fragments"),
+        ("any@203.0.113.7/32", "any@203.0.113.7"),
+        ("udp:53@203.0.113.0/24", "udp:53@203.0.113.0/24"),
+        ("tcp/syn,!ack@2001:db8::/32", "tcp/syn,!ack@2001:db8::/32"),
+        ("any@64:ff9b::203.0.113.7", "any@203.0.113.7"),
+        ("ANY@EACH", "any@each"),
+        ("*:53@each", "*:53@each"),
     ] {
         assert_eq!(class(text).to_string(), written, "{text}");
         assert_eq!(class(written), class(text), "{text}");
@@ -235,6 +241,17 @@ fn any_class() -> impl Strategy<Value = Class> {
 }
 
 /// Every packet that the classes above tell apart.
+fn any_destination() -> impl Strategy<Value = Option<Destination>> {
+    let within = |text: &str| Some(Destination::Within(text.parse().unwrap()));
+    prop::sample::select(vec![
+        None,
+        within("10.0.0.0/8"),
+        within("10.1.0.0/16"),
+        within("192.0.2.1/32"),
+        Some(Destination::Each),
+    ])
+}
+
 fn packets() -> impl Iterator<Item = Shown> {
     let ports = || {
         let known = (1..18).flat_map(|from| (1..18).map(move |port| Some((from, port))));
@@ -287,6 +304,32 @@ proptest! {
             prop_assert!(chain.len() <= MAX_NESTED + 1);
             prop_assert!(chain.iter().all(|wider| wider.matches(&packet)));
             prop_assert_eq!((chain[0], chain.last().copied()), (found, Some(Class::ANY)));
+        }
+    }
+
+    /// The tables know a packet's kind and the longest prefix that is named for where it goes, and nothing else.
+    #[test]
+    fn a_class_follows_from_kind_and_destination(
+        list in prop::collection::vec((any_class(), any_destination()), 0..10),
+    ) {
+        let mut classes = Classes::default();
+        for (class, destination) in list {
+            let _ = classes.add(class.to(destination));
+        }
+        let (kinds, named) = (classes.kinds(), classes.destinations());
+        for packet in packets() {
+            let kind = kinds.find(&packet);
+            for address in ["10.0.0.1", "10.1.0.1", "192.0.2.1", "2001:db8::1"] {
+                let to: IpAddr = address.parse().unwrap();
+                let packet = Shown { destination: Some(to), ..packet };
+                let longest = named.iter().filter(|net| net.contains(&to));
+                let longest = longest.max_by_key(|net| net.prefix_len());
+                let known = kind.to(longest.map(|net| Destination::Within(*net)));
+                let first = |known: Class| classes.iter().find(|class| class.contains(&known));
+                prop_assert_eq!(classes.find(&packet), first(known).unwrap_or(Class::ANY), "{} of {}", packet.protocol, known);
+                let known = kind.to(Some(Destination::Each));
+                prop_assert_eq!(classes.find_of_destination(&packet), first(known));
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Classes as text: `udp:53`, `tcp:80-443`, `tcp/syn,!ack`, `icmp`, `47`, `*:53`, `udp:from-53`, `icmp:3/4`,
-//! `udp:fragments`.
+//! `udp:fragments`; with a prefix that packets go to, `udp:53@203.0.113.0/24`, or for each destination by itself,
+//! `any@each`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Class, ClassError, ClassPart, Flags, ICMP, ICMPV6, Kind, Ports};
+use super::{By, Class, ClassError, ClassPart, Destination, Flags, ICMP, ICMPV6, Kind, Ports};
+use crate::prefix::{self, short_prefix};
 
 /// Protocols that have a name.
 // A table of its own, not /etc/protocols: a file of limits must mean the same on each host of a
@@ -40,6 +42,8 @@ const ANY: &str = "any";
 const FROM: &str = "from-";
 /// What later fragments are called.
 const FRAGMENTS: &str = "fragments";
+/// What each destination by itself is called.
+const EACH: &str = "each";
 
 /// The conditions of a class as options and files have them, each by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +62,10 @@ pub struct ClassText<'a> {
     pub tcp_flags: Option<&'a str>,
     /// Short for the flags `syn,!ack`.
     pub syn: bool,
+    /// An address or a prefix that packets go to.
+    pub dst: Option<&'a str>,
+    /// Who has the limit by itself.
+    pub by: By,
 }
 
 impl ClassText<'_> {
@@ -91,7 +99,22 @@ impl ClassText<'_> {
                 return Err(ClassError::Apart { part });
             }
         }
-        Class::new(protocol, kind, flags)
+        Ok(Class::new(protocol, kind, flags)?.to(self.destination()?))
+    }
+
+    fn destination(&self) -> Result<Option<Destination>, ClassError> {
+        match self.dst {
+            Some(_) if self.by == By::Destination => Err(ClassError::Never {
+                part: ClassPart::Destination,
+                why: "each destination has a limit by itself, and one prefix is given too",
+                hint: "name the destinations as the target: --for PREFIX --by destination",
+            }),
+            Some(text) => {
+                let net = prefix::read(text).map_err(ClassError::Destination)?;
+                Ok(Some(Destination::Within(net)))
+            }
+            None => Ok((self.by == By::Destination).then_some(Destination::Each)),
+        }
     }
 }
 
@@ -204,7 +227,11 @@ impl fmt::Display for Class {
         if let Some(flags) = self.flags {
             write!(f, "/{flags}")?;
         }
-        Ok(())
+        match &self.destination {
+            Some(Destination::Within(net)) => write!(f, "@{}", short_prefix(net)),
+            Some(Destination::Each) => write!(f, "@{EACH}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -212,6 +239,13 @@ impl FromStr for Class {
     type Err = ClassError;
 
     fn from_str(input: &str) -> Result<Self, ClassError> {
+        if let Some((class, to)) = input.split_once('@') {
+            let text = match to.eq_ignore_ascii_case(EACH) {
+                true => ClassText { by: By::Destination, ..ClassText::default() },
+                false => ClassText { dst: Some(to), ..ClassText::default() },
+            };
+            return Ok(class.parse::<Self>()?.to(text.destination()?));
+        }
         let (head, flags) = match input.split_once('/') {
             Some((head, flags)) => (head, Some(flags)),
             None => (input, None),

@@ -89,7 +89,7 @@ impl Last {
     }
 }
 
-/// The last hour by the second and the last week by the minute: 13,680 slots of 360 bytes, 4.7 MiB.
+/// The last hour by the second and the last week by the minute: 13,680 slots of 376 bytes, 4.9 MiB.
 #[derive(Clone, Debug)]
 pub struct History {
     seconds: Ring,

@@ -121,7 +121,7 @@ fn fresh_maps_count_from_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    assert_eq!(size_of::<Slot>(), 360);
+    assert_eq!(size_of::<Slot>(), 376);
     assert!((SECONDS + MINUTES) * size_of::<Slot>() <= 5 << 20);
     let (mut scene, mut history) = (START, History::default());
     history.record(&scene.sample());

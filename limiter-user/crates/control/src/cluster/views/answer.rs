@@ -14,7 +14,7 @@ use cluster::wire::{Rejection, Versions};
 use model::Class;
 use model::{
     rollup::Sums,
-    traffic::{GroupBy, Sort},
+    traffic::{GroupBy, Sort, Whose},
 };
 
 /// Answers a question.
@@ -77,7 +77,7 @@ async fn candidates(
 ) -> Result<Answer, Failure> {
     // Rates need two scans. It waits here, without the core, until the second one is there.
     let shared = &cluster.shared;
-    groups::prepare(shared).await?;
+    groups::prepare(shared, Whose::Sources).await?;
     let found = shared.with(move |core| Ok(heaviest_here(core, n, sort, live))).await?;
     Ok(Answer::Candidates(found))
 }

@@ -20,6 +20,7 @@ const LINES = [
   ['over_total_limit', 'Over the total', '--total', [6, 2, 2, 2]],
   ['over_peer_budget', 'Over a peer\'s budget', '--peer', [1, 3]],
   ['over_group_limit', 'Over the group limit', '--group', [12, 2, 2, 2]],
+  ['over_destination_limit', 'Over a destination\'s limit', '--destination', [2, 6]],
   ['set_full', 'Table full', '--full', [10, 3]],
   ['malformed', 'Malformed', '--malformed', [3, 3]],
   ['would_drop', 'Would be dropped', '--would', [4, 6]],

@@ -19,6 +19,7 @@ use super::AbortOnDrop;
 use super::guard::refusal;
 use api::error::{Failure, exit};
 use control::{Host, Watching, groups};
+use model::traffic::Whose;
 
 /// Pages that are kept up to date at once.
 const MAX_PAGES: usize = 32;
@@ -71,7 +72,7 @@ async fn produce(host: Host, latest: watch::Sender<Arc<str>>) {
 /// What goes on now, as JSON; `watching` is what was seen before.
 async fn overview(host: &Host, watching: &mut Watching) -> Result<String, Failure> {
     // Rates of sources need two looks; later ones are taken while somebody watches.
-    groups::prepare(host).await?;
+    groups::prepare(host, Whose::Sources).await?;
     // Work on the core runs in another thread, which can borrow nothing from here.
     let mut before = std::mem::take(watching);
     let looked = host.with(move |core| {
