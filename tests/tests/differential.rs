@@ -64,7 +64,7 @@ const SHARED_BYTES: [Choice; 1] = [(
 )];
 /// Classes that may all be in use at once: nested up to as deep as they may be, and some that overlap
 /// without containing each other.
-const CLASSES: [Class; 21] = [
+const CLASSES: [Class; 25] = [
     Class::new("udp", Some(17), None, None),
     Class::new("udp:53", Some(17), Some((53, 53)), None),
     Class::new("udp:50-60", Some(17), Some((50, 60)), None),
@@ -86,7 +86,15 @@ const CLASSES: [Class; 21] = [
     Class::new("icmpv6:128", Some(58), None, None).icmp(0x8000, 0x80ff),
     Class::new("udp:fragments", Some(17), None, None).later(),
     Class::new("*:fragments", None, None, None).later(),
+    Class::new("any@203.0.113.0/24", None, None, None).to(SERVICES, 120),
+    Class::new("udp@203.0.113.7", Some(17), None, None).to(SERVICES | 7, 128),
+    Class::new("icmp@203.0.113.0/24", Some(1), None, None).to(SERVICES, 120),
+    Class::new("icmpv6@2001:db8:0:2::/64", Some(58), None, None).to(SERVICES_V6, 64),
 ];
+
+/// Where some packets go.
+const SERVICES: u128 = MAPPED | 0xcb00_7100;
+const SERVICES_V6: u128 = 0x2001_0db8_0000_0002 << 64;
 
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
@@ -216,16 +224,18 @@ fn target(limits: &Limits, random: &mut Random) -> Target {
     Target { class, aggregate, network, length }
 }
 
+/// A prefix as an operator writes it.
+fn prefix((network, length): (u128, u32)) -> String {
+    if network >> 32 == MAPPED >> 32 {
+        return format!("{}/{}", std::net::Ipv4Addr::from_bits(network as u32), length - 96);
+    }
+    format!("{}/{length}", std::net::Ipv6Addr::from_bits(network))
+}
+
 /// A target as an operator writes it.
 fn arguments(target: &Target) -> Vec<String> {
     let Target { class, aggregate, network, length } = *target;
-    let whom = match length {
-        0 => "default".to_owned(),
-        _ if network >> 32 == MAPPED >> 32 => {
-            format!("{}/{}", std::net::Ipv4Addr::from_bits(network as u32), length - 96)
-        }
-        _ => format!("{}/{length}", std::net::Ipv6Addr::from_bits(network)),
-    };
+    let whom = if length == 0 { "default".to_owned() } else { prefix((network, length)) };
     let mut arguments = vec!["--for".to_owned(), whom];
     if let Some(class) = class {
         arguments
@@ -241,6 +251,7 @@ fn arguments(target: &Target) -> Vec<String> {
         }));
         arguments.extend(class.later.then(|| "--fragments".into()));
         arguments.extend(class.flags.map(|_| "--syn".into()));
+        arguments.extend(class.to.into_iter().flat_map(|to| ["--dst".into(), prefix(to)]));
     }
     arguments.extend(aggregate.then(|| "--aggregate".into()));
     arguments

@@ -21,6 +21,8 @@ pub struct Class {
     pub icmp: Option<(u16, u16)>,
     /// Whether it is of fragments but first ones.
     pub later: bool,
+    /// A prefix of what they go to, and its length of 128.
+    pub to: Option<(u128, u32)>,
 }
 
 impl Class {
@@ -32,7 +34,7 @@ impl Class {
         ports: Option<(u16, u16)>,
         flags: Option<(u8, u8)>,
     ) -> Self {
-        Self { text, protocol, ports, flags, from: None, icmp: None, later: false }
+        Self { text, protocol, ports, flags, from: None, icmp: None, later: false, to: None }
     }
 
     /// With source ports.
@@ -53,6 +55,19 @@ impl Class {
         Self { later: true, ..self }
     }
 
+    /// To a prefix of so many bits of 128 alone.
+    #[must_use]
+    pub const fn to(self, network: u128, length: u32) -> Self {
+        Self { to: Some((network, length)), ..self }
+    }
+
+    /// Whether it is of packets to this address.
+    fn goes_to(&self, address: Option<u128>) -> bool {
+        self.to.is_none_or(|(network, length)| {
+            address.is_some_and(|at| (at ^ network).checked_shr(128 - length).unwrap_or(0) == 0)
+        })
+    }
+
     /// Whether a packet fulfils all of its conditions.
     fn holds(&self, kind: &Kind) -> bool {
         let within = |range: Option<(u16, u16)>, found: Option<u16>| {
@@ -66,16 +81,18 @@ impl Class {
             && within(self.icmp, kind.icmp.map(|(kind, code)| u16::from_be_bytes([kind, code])))
             && (!self.later || kind.later)
             && self.flags.is_none_or(flags)
+            && self.goes_to(kind.to)
     }
 
-    /// Whether a packet may fulfil them that shows no more than its protocol, or not even that.
-    pub(super) fn may_hold(&self, protocol: Option<u8>) -> bool {
+    /// Whether a packet may fulfil them that shows no more than its protocol, or not even that, and where it goes.
+    pub(super) fn may_hold(&self, kind: &Kind) -> bool {
         let ported = self.ports.is_some() || self.from.is_some();
-        protocol.is_none_or(|protocol| {
+        let may = kind.protocol.is_none_or(|protocol| {
             !self.later
                 && self.protocol.is_none_or(|own| own == protocol)
                 && (!ported || [6, 17].contains(&protocol))
-        })
+        });
+        may && self.goes_to(kind.to)
     }
 
     /// Whether every packet of `other` is in this one too.
@@ -91,9 +108,12 @@ impl Class {
             && within(self.icmp, other.icmp)
             && (!self.later || other.later)
             && self.flags.is_none_or(flags)
+            && self.to.is_none_or(|(_, length)| {
+                other.to.is_some_and(|(at, longer)| length <= longer && self.goes_to(Some(at)))
+            })
     }
 
-    /// Orders classes by who has a packet that is in several: flags go before source ports, those before destination
+    /// Orders classes by who has a packet that is in several: destinations go before flags, those before source ports, those before destination
     /// ports, those before the protocol, and what is narrower before what is wider.
     pub(super) fn rank(&self) -> impl Ord + use<> {
         let flags = self.flags.map_or(0, |(mask, _)| mask.count_ones());
@@ -106,8 +126,9 @@ impl Class {
             None => u8::from(self.later),
         };
         let narrow = (Reverse(flags), width(self.from), width(self.ports), Reverse(kind));
+        let to = Reverse(self.to.map_or(0, |(_, length)| length));
         // Of classes that no packet can both be in, that of the lower number.
-        (narrow, self.protocol.is_none(), self.protocol, self.ports, self.from, self.icmp)
+        (to, narrow, self.protocol.is_none(), self.protocol, self.ports, self.from, self.icmp)
     }
 }
 
@@ -119,7 +140,7 @@ pub(super) fn asked<'a>(
     strictest: impl Fn(Vec<&'a Class>) -> Option<&'a Class>,
 ) -> impl Iterator<Item = Class> + Clone + 'a {
     let own = match kind.hides() {
-        true => strictest(used.iter().filter(|class| class.may_hold(kind.protocol)).collect()),
+        true => strictest(used.iter().filter(|class| class.may_hold(kind)).collect()),
         false => used.iter().find(|class| class.holds(kind)),
     };
     own.into_iter().flat_map(|own| used.iter().filter(|class| class.contains(own)).copied())

@@ -2,7 +2,7 @@
 
 use std::{env, net::IpAddr, path::Path, process::Stdio, thread};
 
-use limiter_common::packet::{Bytes, Network, network, transport};
+use limiter_common::packet::{Bytes, Network, destination, network, transport};
 
 use super::{
     Kind, Reading, read, read_bare,
@@ -30,10 +30,13 @@ fn by_program(frame: &Bytes<'_>) -> Reading {
             icmp: known(&[1, 58]).then_some((kind, code)),
             later: above.later_fragment,
             flags: known(&[6]).then_some(above.tcp_flags),
+            to: None,
         }
     });
+    let to = destination(frame, &ip).map(|to| u128::from_be_bytes(to.octets()));
     let address = u128::from_be_bytes(ip.source.octets());
-    Reading::From { address, malformed: ip.malformed, kind: kind.unwrap_or_default() }
+    let kind = Kind { to, ..kind.unwrap_or_default() };
+    Reading::From { address, malformed: ip.malformed, kind }
 }
 
 /// Compares both readings of a frame, and of what is behind its Ethernet header.

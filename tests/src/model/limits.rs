@@ -181,8 +181,15 @@ mod tests {
     const UDP: Class = Class::new("udp", Some(17), None, None);
     const DNS: Class = Class::new("udp:53", Some(17), Some((53, 53)), None);
 
-    const OTHER: Kind =
-        Kind { protocol: Some(47), port: None, from: None, icmp: None, later: false, flags: None };
+    const OTHER: Kind = Kind {
+        protocol: Some(47),
+        port: None,
+        from: None,
+        icmp: None,
+        later: false,
+        flags: None,
+        to: None,
+    };
 
     fn policy(burst: u64) -> Policy {
         let rate =

@@ -33,6 +33,8 @@ pub struct Kind {
     pub later: bool,
     /// The flags of TCP, likewise.
     pub flags: Option<u8>,
+    /// The address that it goes to, as that of the sender.
+    pub to: Option<u128>,
 }
 
 /// Headers that another one follows.
@@ -60,6 +62,7 @@ impl Kind {
             icmp: head.filter(|_| needed == 2).map(|head| (head[0], head[1])),
             later,
             flags: head.and_then(|head| head.get(13)).filter(|_| needed == 14).copied(),
+            to: None,
         }
     }
 
@@ -156,5 +159,7 @@ fn ip(version: u8, packet: &[u8]) -> Reading {
         packet.len() - header < number(&packet[4..6]) as usize
     };
     let kind = if version == 4 { Kind::ipv4(packet) } else { Kind::ipv6(packet) };
-    Reading::From { address, malformed, kind: kind.unwrap_or_default() }
+    let to = packet.get(if version == 4 { 16..20 } else { 24..40 }).map(number);
+    let to = to.map(|to| to | if version == 4 { MAPPED } else { 0 });
+    Reading::From { address, malformed, kind: Kind { to, ..kind.unwrap_or_default() } }
 }

@@ -118,7 +118,7 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
     let protocol = random.pick(&[6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 47, 50, 132, 255]);
     frame.extend([64, protocol, 0, 0]);
     frame.extend(source.to_be_bytes());
-    frame.extend([192, 0, 2, 1]);
+    frame.extend(random.pick(&[[192, 0, 2, 1], [203, 0, 113, 7], [203, 0, 113, 8]]));
     frame.resize(frame.len() + options, 1);
     upper(frame, protocol, payload, random);
 }
@@ -156,7 +156,8 @@ fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) 
     frame.extend(length.to_be_bytes());
     frame.extend([first, 64]);
     frame.extend(source.to_be_bytes());
-    frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, random.pick(&[1, 2])]);
+    frame.extend([0, 0, 0, 0, 0, 0, 0, 1]);
     frame.extend(extensions);
     upper(frame, protocol, payload, random);
 }
