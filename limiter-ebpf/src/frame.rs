@@ -24,7 +24,7 @@ fn link_kind() -> LinkKind {
 
 /// No header that is read starts beyond this. The verifier needs a bound on every offset; a chain
 /// of headers that goes farther counts as cut off.
-const MAX_OFFSET: usize = 0x3fff;
+pub(crate) const MAX_OFFSET: usize = 0x3fff;
 
 /// The bytes from `start` to `end`, which the kernel gave with the packet. Of a frame in several buffers they are the first
 /// one, in which the headers are.

@@ -15,7 +15,7 @@ use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
 use limiter_common::packet::{Ip, Version, is_link_control};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, MAX_OFFSET};
 use crate::maps::ARRIVAL;
 use crate::state::Kernel;
 
@@ -52,16 +52,16 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
-    fn inner(&self, frame: &Frame, outer: &Ip) -> Option<Ip> {
+    fn innermost(&self, frame: &Frame, outer: &Ip) -> Ip {
         let SourceKey { high, low } = outer.source;
         let at = limiter_inner(frame.context(), place(outer), high, low);
-        // No header of a tunnel is where a frame begins.
-        if at == 0 {
-            return None;
+        // No header of a tunnel is where a frame begins. Whole headers, not one or none: the verifier of Linux 6.1
+        // would see reads of what only one of both has written.
+        match ARRIVAL.get_ptr(GROUP) {
+            // SAFETY: as in `take_up`; the function has just laid the source there.
+            Some(hand) if at != 0 => ip_at(at, unsafe { (*hand).source }),
+            _ => *outer,
         }
-        // SAFETY: as in `take_up`; the function has just laid the source there.
-        let source = unsafe { (*ARRIVAL.get_ptr(GROUP)?).source };
-        Some(ip_at(at, source))
     }
 
     #[inline(always)]
@@ -226,7 +226,10 @@ fn place(ip: &Ip) -> u32 {
 #[inline(always)]
 fn ip_at(place: u32, source: SourceKey) -> Ip {
     let version = if place & 1 == 0 { Version::V4 } else { Version::V6 };
-    Ip { version, source, offset: (place >> 2) as u16, malformed: place & 2 != 0 }
+    // The mask, which changes nothing, goes with the number to the stack and back. A comparison does not, for the
+    // verifier of Linux 6.1.
+    let offset = (place >> 2) as u16 & MAX_OFFSET as u16;
+    Ip { version, source, offset, malformed: place & 2 != 0 }
 }
 
 #[unsafe(no_mangle)]

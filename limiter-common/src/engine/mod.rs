@@ -219,8 +219,7 @@ fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
         return Some(Reason::LinkControl);
     }
     // After what the link needs: nothing in a tunnel is of this one.
-    let inner = if state.tunnels() == 0 { None } else { state.inner(frame, ip) };
-    let ip = inner.as_ref().unwrap_or(ip);
+    let ip = &if state.tunnels() == 0 { *ip } else { state.innermost(frame, ip) };
     let source = state.masks().apply(sender(frame, ip));
     let mut classified = (Classified::NONE, SourceKey::default());
     if state.features().has(Features::CLASSES) && atomic::load(&config.classes) != 0 {

@@ -43,10 +43,10 @@ pub trait Steps: State + Sized {
         is_link_control(frame, ip)
     }
 
-    /// The IP header inside a tunnel that is looked into.
+    /// The IP header inside a tunnel that is looked into, or `outer`.
     #[inline(always)]
-    fn inner(&self, frame: &Self::Frame, outer: &Ip) -> Option<Ip> {
-        inner_ip(self, frame, outer)
+    fn innermost(&self, frame: &Self::Frame, outer: &Ip) -> Ip {
+        inner_ip(self, frame, outer).unwrap_or(*outer)
     }
 
     /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup. With its destination
