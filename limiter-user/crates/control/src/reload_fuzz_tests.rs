@@ -18,7 +18,7 @@ const FILES: u32 = 100_000;
 const RELOADED: u32 = 20;
 
 /// What a mutation puts in: what means something to TOML or to a limit, and what never should occur.
-const PIECES: [&[u8]; 56] = [
+const PIECES: [&[u8]; 60] = [
     b"=",
     b"\"",
     b"'",
@@ -60,6 +60,10 @@ const PIECES: [&[u8]; 56] = [
     b"dport = \"50-60\"\n",
     b"dport = \"60-0\"\n",
     b"syn = true\n",
+    b"sport = 53\n",
+    b"dst = \"192.0.2.0/24\"\n",
+    b"by = \"destination\"\n",
+    b"by = \"source\"\n",
     b"tcp_flags = \"syn,!syn\"\n",
     b"aggregate = true\n",
     b"ban = { for = \"1s\" }\n",
@@ -150,7 +154,7 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
     let given = given();
     reload::configure(&mut core.rules, given.clone(), given.with(good).unwrap());
     core.rules.enforce().unwrap();
-    assert_eq!(limits::list(&core.rules).limits.len(), 10);
+    assert_eq!(limits::list(&core.rules).limits.len(), 12);
     let mut random = Random(0x5eed);
     let (mut accepted, mut refused, mut failed) = (0, 0, 0);
     for number in 0..FILES {
