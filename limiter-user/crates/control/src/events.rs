@@ -182,21 +182,14 @@ impl EventLog {
 /// What listeners are told of an event of the data plane.
 pub(super) fn event_of(event: dataplane::Event) -> Event {
     let source = event.source;
+    let limit = event.limit.map(|limit| limit.rate.to_string());
     let what = match event.kind {
-        EventKind::Limited => {
-            What::Limited { source, limit: event.limit.map(|limit| limit.rate.to_string()) }
-        }
+        EventKind::Limited => What::Limited { source, limit },
         EventKind::SetFull | EventKind::DestinationSetFull | EventKind::GroupSetFull => {
             What::SetFull { source }
         }
-        EventKind::DestinationLimited => What::DestinationLimited {
-            destination: source,
-            limit: event.limit.map(|limit| limit.rate.to_string()),
-        },
-        EventKind::GroupLimited => What::GroupLimited {
-            group: source,
-            limit: event.limit.map(|limit| limit.rate.to_string()),
-        },
+        EventKind::DestinationLimited => What::DestinationLimited { destination: source, limit },
+        EventKind::GroupLimited => What::GroupLimited { group: source, limit },
     };
     Event::at(event.time, what)
 }

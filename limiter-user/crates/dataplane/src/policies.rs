@@ -139,7 +139,8 @@ impl Policies {
             if target.class.destination.is_some() {
                 features = features.and(Features::DESTINATIONS);
             }
-            let policy = &mut policies[amount][compiled_for(&target)];
+            let policy = &mut policies[amount]
+                [compiled_for(target.class.is_of_destinations(), target.aggregate)];
             if policy.is_none() {
                 let compiled = self.policy_of(&limit)?;
                 features = features.and(Features::of_policy(&compiled));

@@ -394,10 +394,7 @@ impl Limit {
     /// is to be limited as one.
     pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), TargetError> {
         // A destination is a whole address.
-        if self.target.class.is_of_destinations() {
-            return Ok(());
-        }
-        let Some(target) = self.target.prefix() else { return Ok(()) };
+        let Some(target) = self.target.sources() else { return Ok(()) };
         let bits = if target.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
         // A bare IPv6 address is the usual way to name the source it belongs to, but a limit for it
         // would hold for the whole source: that has to be said.

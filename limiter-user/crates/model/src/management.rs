@@ -60,7 +60,7 @@ impl Management {
 
     /// Whether a rule for `target` would hold for none but management addresses.
     pub fn contains(&self, target: &Target) -> bool {
-        let Some(target) = target.prefix() else { return false };
+        let Some(target) = target.sources() else { return false };
         self.nets.iter().any(|net| net.contains(&target))
     }
 
@@ -69,7 +69,7 @@ impl Management {
     /// # Errors
     /// If it may not; the message says which prefix is in its way.
     pub fn check(&self, target: &Target) -> Result<(), Invalid> {
-        let Some(net) = target.prefix() else { return Ok(()) };
+        let Some(net) = target.sources() else { return Ok(()) };
         // A longer prefix wins in the trie, so its rule would shut out part of those who
         // administer the host.
         match self.nets.iter().find(|own| own.contains(&net) && **own != net) {

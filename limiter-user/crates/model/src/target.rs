@@ -125,6 +125,11 @@ impl Target {
         }
     }
 
+    /// The prefix of the sources that it is for; `None` for everyone, also where destinations have it.
+    pub const fn sources(&self) -> Option<IpNet> {
+        if self.class.is_of_destinations() { None } else { self.prefix() }
+    }
+
     /// The target as short as it can be read: a single address without its length.
     pub fn short(&self) -> String {
         format!("{}{}", self.whom.short(), Kind(self))

@@ -92,12 +92,13 @@ impl Core {
         self.top.watched(&self.rules, n, sort)
     }
 
-    /// The destinations to which most is sent, at the latest look if `live`.
-    pub fn destinations(&mut self, n: usize, sort: Sort, live: bool) -> TopReport {
-        if live {
-            return self.destinations.watched(&self.rules, n, sort);
-        }
-        self.destinations.now(&self.rules, n, sort)
+    /// The heaviest sources, or destinations: as [`Core::top`] if `live`, else at present.
+    pub fn heaviest(&mut self, whose: Whose, n: usize, sort: Sort, live: bool) -> TopReport {
+        let top = match whose {
+            Whose::Sources => &mut self.top,
+            Whose::Destinations => &mut self.destinations,
+        };
+        if live { top.watched(&self.rules, n, sort) } else { top.now(&self.rules, n, sort) }
     }
 
     /// How long to wait before rates of sources, or destinations, are known, if they are not yet.

@@ -243,10 +243,7 @@ fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
             Change::Set(limit) => (limit.target, Some(limit)),
             Change::Unset(target) => (target, None),
         })
-        .filter(|(target, _)| {
-            target.class.is_of_destinations()
-                || target.prefix().is_none_or(|net| net.contains(&source))
-        })
+        .filter(|(target, _)| target.sources().is_none_or(|net| net.contains(&source)))
         .collect();
     // Classes that do not go together are refused before anybody asks.
     let ordered = |classes: Vec<Class>| Classes::new(classes).unwrap_or_default();
@@ -260,7 +257,9 @@ fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
         let packet = Shown { protocol: TCP, port, flags, destination, ..Shown::default() };
         let of_destination = |limit: &Limit| {
             let class = limit.target.class;
-            class.is_of_destinations() && class.matches(&packet)
+            class.is_of_destinations()
+                && class.matches(&packet)
+                && present.get(&limit.target) != Some(*limit)
         };
         let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<Limit>| {
             applying(source, classes.find(&packet), classes, limit)
@@ -312,6 +311,27 @@ mod tests {
         set(&mut core.rules, &one, &asked).unwrap_err();
         assert_eq!(fake.state().limits, [all]);
         assert_eq!(list(&core.rules).limits.len(), 1);
+    }
+
+    #[test]
+    fn a_session_is_warned_of_what_its_destination_gets() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut core = Fake::default().core(&directory);
+        let session = Some("192.0.2.7".parse().unwrap());
+        let how = ChangeOptions { session, ..ChangeOptions::default() };
+        let mut warned = |target: &str, rate: &str| {
+            set(&mut core.rules, &limit(target, rate), &how).unwrap().applied.warnings
+        };
+        for target in ["203.0.113.0/24 any@each", "default tcp@203.0.113.9"] {
+            let warnings = warned(target, "5pps");
+            assert!(warnings.len() == 1 && warnings[0].contains(target), "{warnings:?}");
+        }
+        // It holds already, or is for other packets.
+        assert_eq!(warned("203.0.113.0/24 any@each", "5pps"), [""; 0]);
+        assert_eq!(warned("default udp:53@each", "5pps"), [""; 0]);
+        // As a destination, a management address has the limit of any other.
+        core.rules.protect(&["192.0.2.0/24".parse().unwrap()]);
+        set(&mut core.rules, &limit("192.0.2.8 any@each", "5pps"), &how).unwrap();
     }
 
     #[test]

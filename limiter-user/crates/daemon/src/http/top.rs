@@ -45,14 +45,7 @@ pub(super) async fn sources(
         }
     };
     control::groups::prepare(&host, whose).await?;
-    answer(&host, move |core| {
-        Ok(match whose {
-            Whose::Destinations => core.destinations(n, sort, live),
-            Whose::Sources if live => core.top(n, sort),
-            Whose::Sources => core.top.now(&core.rules, n, sort),
-        })
-    })
-    .await
+    answer(&host, move |core| Ok(core.heaviest(whose, n, sort, live))).await
 }
 
 pub(super) async fn groups(

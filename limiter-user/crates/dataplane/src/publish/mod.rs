@@ -51,8 +51,8 @@ pub(super) use shadows::ShadowLimit;
 pub(super) type Compiled = [Option<Policy>; 3];
 
 /// Which of them a target has.
-pub(super) fn compiled_for(target: &Target) -> usize {
-    if target.class.is_of_destinations() { 2 } else { usize::from(target.aggregate) }
+pub(super) const fn compiled_for(of_destinations: bool, aggregate: bool) -> usize {
+    if of_destinations { 2 } else { aggregate as usize }
 }
 
 /// Whom a limit is for, and whether they share it.
@@ -81,7 +81,7 @@ impl Key {
 
     /// Which of [`Compiled`] it has.
     fn compiled(&self) -> usize {
-        if is_of_destinations(self.place.class) { 2 } else { usize::from(self.aggregate) }
+        compiled_for(is_of_destinations(self.place.class), self.aggregate)
     }
 
     /// Whether it is the one that lies in the configuration, not in a map.
