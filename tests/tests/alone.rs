@@ -13,5 +13,6 @@ mod groups;
 mod limits;
 mod push_down;
 mod scopes;
+mod sender;
 mod shares;
 mod strict_packets;

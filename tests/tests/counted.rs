@@ -105,7 +105,7 @@ fn each_kind_of_frame_counts_for_what_the_page_says() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
-    cli.limit("1pps", Some("10"), None);
+    cli.limit("1/hour", Some("10"), None);
     let _observer = Observer::new(&lab, Then::Discard, &[]);
     for ((what, counted), row) in told.into_iter().zip(rows) {
         let before = daemon.accounted(&lab).1;

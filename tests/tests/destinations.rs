@@ -116,10 +116,10 @@ fn a_source_has_a_limit_towards_a_service() {
     let set = |rate: &str, burst: &str, more: &[&str]| {
         cli.ok(&[&["limit", "set", rate, "--burst", burst][..], more].concat())
     };
-    set("1pps", "500", &[]);
-    set("1pps", "100", &["--dst", "203.0.113.0/24"]);
-    set("1pps", "50", &["--dst", "203.0.113.8"]);
-    set("1pps", "20", &["--dst", "203.0.113.0/24", "--proto", "udp", "--dport", "53"]);
+    set("2/hour", "500", &[]);
+    set("1/hour", "100", &["--dst", "203.0.113.0/24"]);
+    set("1/hour", "50", &["--dst", "203.0.113.8"]);
+    set("1/hour", "20", &["--dst", "203.0.113.0/24", "--proto", "udp", "--dport", "53"]);
     let dns = |destination, source| frame::sent_to(frame::udp_to(v4(source), 100, 53), destination);
     let elsewhere = Ipv4Addr::new(203, 0, 114, 7);
     let frames = [
@@ -154,7 +154,7 @@ fn destinations_are_told_apart_by_protocol_and_prefix() {
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
     let set = |burst: &str, more: &[&str]| {
-        let limit = ["limit", "set", "1pps", "--burst", burst, "--by", "destination"];
+        let limit = ["limit", "set", "1/hour", "--burst", burst, "--by", "destination"];
         cli.ok(&[&limit[..], more].concat())
     };
     set("300", &["--for", "203.0.113.0/24"]);
@@ -192,8 +192,8 @@ fn limits_by_destination_outlive_the_daemon() {
     let lab = Lab::new(2);
     let home = tempfile::tempdir().expect("a temporary folder");
     let file = home.path().join("limiter.toml");
-    let text = "[[limit]]\nfor = \"default\"\nby = \"destination\"\nrate = \"1pps\"\nburst = 100\n\n\
-                [[limit]]\nfor = \"default\"\ndst = \"203.0.113.8\"\nrate = \"1pps\"\nburst = 50\n";
+    let text = "[[limit]]\nfor = \"default\"\nby = \"destination\"\nrate = \"1/hour\"\nburst = 100\n\n\
+                [[limit]]\nfor = \"default\"\ndst = \"203.0.113.8\"\nrate = \"1/hour\"\nburst = 50\n";
     std::fs::write(&file, text).expect("the file can be written");
     let path = file.to_str().expect("a path");
     let mut daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--config", path]));

@@ -25,7 +25,7 @@ fn an_interface_without_ethernet_is_limited_like_any_other() {
     let mut tun = Tun::new(&lab.receiver);
     let daemon = Daemon::start_with(&lab, DaemonOptions::idle());
     let cli = daemon.cli();
-    cli.limit("1pps", Some(&BURST.to_string()), None);
+    cli.limit("1/hour", Some(&BURST.to_string()), None);
     cli.ok(&["attach", TUN, "--mode", "generic"]);
     // Bytes that would be the EtherTypes of IPv4, IPv6 and a tag, were there Ethernet before them.
     let sources =

@@ -277,7 +277,7 @@ fn a_hundred_scrapes_a_second_under_a_flood_cost_little() {
     let daemon = Daemon::start_with(&lab, DaemonOptions::default());
     let cli = &daemon.cli();
     // A table of a quarter of a million sources: a look at it takes a moment.
-    cli.limit("1pps", Some("8"), None);
+    cli.limit("1/hour", Some("8"), None);
     let limit = cli.limit("1000pps", Some("2000"), Some("198.51.100.0/24"));
     let observer = Observer::new(&lab, Then::Discard, &["10.0.0.0/8"]);
     let crowd = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), 1 << 18);

@@ -83,7 +83,7 @@ fn is_limited(passed: u64) -> bool {
 fn what_the_link_needs_passes_and_is_counted() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let control = control();
     assert!(passed(&lab, &control).iter().all(|passed| *passed == SENT));
     let counted = daemon.assert_accounted(&lab).packets("pass", "link_control");
@@ -105,7 +105,7 @@ fn what_the_link_needs_passes_and_is_counted() {
 fn what_the_link_needs_can_be_limited_for_each_neighbour() {
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--link-control", "limit"]));
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let solicit = |neighbour| from(neighbour, icmpv6(link_local(1), 135, 255));
     let frames = [("one neighbour", solicit(1)), ("another one", solicit(2))];
     assert!(passed(&lab, &frames).into_iter().all(is_limited));
@@ -118,7 +118,7 @@ fn neighbours_have_a_bucket_each() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
-    cli.limit("1pps", Some(&BURST.to_string()), None);
+    cli.limit("1/hour", Some(&BURST.to_string()), None);
     let frames = [
         ("a neighbour", from(1, frame::udp(link_local(1), 80))),
         ("another one with the same address", from(2, frame::udp(link_local(1), 80))),
@@ -146,7 +146,7 @@ fn neighbours_have_a_bucket_each() {
 fn who_comes_through_a_nat64_is_told_by_the_address_before_it() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let translated =
         |last: u16| Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0xc633, 0x6400 | last).into();
     let frames =

@@ -17,7 +17,7 @@ const BURST: u64 = 200;
 fn assert_limited(shapes: Vec<(&str, Vec<u8>)>) {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     for (shape, frame) in shapes {
         let before = observer.read().all;
@@ -71,7 +71,7 @@ fn options_extension_headers_and_fragments() {
 fn all_shapes_of_a_source_share_its_bucket() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let source = Ipv4Addr::new(198, 51, 100, 9);
     let address = IpAddr::from(source);
@@ -98,7 +98,7 @@ fn nobody_leaves_a_class_by_hiding_what_a_packet_is() {
     for class in
         [&["--syn"][..], &["--fragments"], &["--proto", "udp", "--sport", "53"], &["--icmp", "8"]]
     {
-        cli.ok(&[&["limit", "set", "1pps", "--burst", "200"], class].concat());
+        cli.ok(&[&["limit", "set", "1/hour", "--burst", "200"], class].concat());
     }
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let unreachable = |source| {
@@ -169,7 +169,7 @@ fn what_cannot_be_read_gets_the_configured_verdict() {
     ] {
         let lab = Lab::new(1);
         let daemon = Daemon::start_with(&lab, options);
-        daemon.cli().limit("1pps", Some("10"), None);
+        daemon.cli().limit("1/hour", Some("10"), None);
         let observer = Observer::new(&lab, Then::Discard, &[]);
         let shapes = unreadable();
         for (index, (shape, frame)) in (1..).zip(&shapes) {
@@ -208,7 +208,7 @@ fn a_readable_source_is_limited_even_if_the_rest_is_broken() {
 fn what_is_not_ip_passes() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some("10"), None);
+    daemon.cli().limit("1/hour", Some("10"), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let tagged = frame::tagged(&frame::arp(), TAG, 5);
     let _sent = Sender::new(&lab)

@@ -211,7 +211,7 @@ fn replay(lab: &Lab, capture: &Path, rate: u32) -> u64 {
 fn tcpreplay_of_a_capture_made_here() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some("100"), None);
+    daemon.cli().limit("1/hour", Some("100"), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let mut frames = vec![frame::udp(v4(1), 1000); 1000];
     for host in 10..60 {

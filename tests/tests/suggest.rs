@@ -20,7 +20,7 @@ const RANKS: [(&str, f64); 5] =
 
 /// Lets every source have a bucket from its first packet on, and drops nothing.
 fn track_all(cli: &Cli) {
-    cli.ok(&["limit", "set", "1pps", "--burst", "8", "--no-enforce"]);
+    cli.ok(&["limit", "set", "1/hour", "--burst", "8", "--no-enforce"]);
 }
 
 fn source(index: usize) -> IpAddr {

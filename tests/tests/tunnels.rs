@@ -37,7 +37,7 @@ fn packets_of_a_balancer_count_for_the_source_inside() {
     let tunnels = format!("{BALANCER},{BALANCERS_V6}");
     let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--tunnels", &tunnels]));
     let cli = daemon.cli();
-    cli.limit("1pps", Some(&BURST.to_string()), None);
+    cli.limit("1/hour", Some(&BURST.to_string()), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let passed = |what: &str, frame| passed(&lab, &observer, what, frame);
     let from_v6 = "2001:db8:80::1".parse().expect("an address");
@@ -64,7 +64,7 @@ fn packets_of_a_balancer_count_for_the_source_inside() {
     broken[ETHERNET + frame::IPV4] = 0x65;
     assert!(is_limited(passed("no IP inside", broken)));
     // Limits for classes look inside, too.
-    cli.ok(&["limit", "set", "1pps", "--burst", "10", "--proto", "udp", "--dport", "53"]);
+    cli.ok(&["limit", "set", "1/hour", "--burst", "10", "--proto", "udp", "--dport", "53"]);
     let dns = tunnelled(balancer(80), &frame::udp_to(v4(8), 200, 53));
     assert!((10..=12).contains(&passed("DNS inside", dns)));
     daemon.assert_accounted(&lab);
@@ -74,7 +74,7 @@ fn packets_of_a_balancer_count_for_the_source_inside() {
 fn without_the_option_a_tunnel_is_its_senders() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
-    daemon.cli().limit("1pps", Some(&BURST.to_string()), None);
+    daemon.cli().limit("1/hour", Some(&BURST.to_string()), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let frame = tunnelled(balancer(80), &frame::udp(v4(1), 200));
     assert!(is_limited(passed(&lab, &observer, "a tunnel", frame)));

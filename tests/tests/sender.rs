@@ -1,0 +1,22 @@
+//! The harness sends at the rate that it says, as far as the machine can.
+
+use tests::{Bystander, Lab, Sender, Stream, frame, v4};
+
+const RATE: f64 = 25_000.0;
+/// A machine that does something else for a moment makes a sender late, so it may try again.
+const TRIES: usize = 5;
+
+#[test]
+fn one_sender_reaches_100_kpps() {
+    let lab = Lab::new(1);
+    let _drop = Bystander::dropping(&lab);
+    let stream = |host| Stream::new(frame::udp(v4(host), 64), RATE, RATE as u64);
+    let reached = (0..TRIES).any(|_| {
+        let sent = Sender::new(&lab).send((1..=4).map(stream).collect());
+        let rates: Vec<_> = sent.iter().map(|sent| sent.rate()).collect();
+        println!("{rates:.0?} pps");
+        assert!(rates.iter().all(|&rate| rate < 1.02 * RATE), "{rates:?}");
+        rates.iter().all(|&rate| rate > 0.98 * RATE)
+    });
+    assert!(reached, "100 kpps in none of {TRIES} tries");
+}
