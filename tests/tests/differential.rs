@@ -8,7 +8,8 @@ use serde_json::Value;
 use tests::{
     Cli, Daemon, DaemonOptions, Lab, Program,
     model::{
-        Class, Limits, MAPPED, Model, Moment, Outcome, Policy, Rate, Target, Tier, Tracked,
+        By, Class, Limits, MAPPED, Model, Moment, Outcome, Policy, Rate, Target, Tier, Tracked,
+        is_of_destination,
         traffic::{NETWORKS, Random, source, write},
     },
     program::{coarse_ns, layout, now_ns, stay_on_cpu},
@@ -90,6 +91,14 @@ const CLASSES: [Class; 25] = [
     Class::new("udp@203.0.113.7", Some(17), None, None).to(SERVICES | 7, 128),
     Class::new("icmp@203.0.113.0/24", Some(1), None, None).to(SERVICES, 120),
     Class::new("icmpv6@2001:db8:0:2::/64", Some(58), None, None).to(SERVICES_V6, 64),
+];
+
+/// Classes that destinations have limits of.
+const OF_DESTINATIONS: [Class; 4] = [
+    Class::ANY,
+    Class::new("udp", Some(17), None, None),
+    Class::new("tcp", Some(6), None, None),
+    Class::new("icmp", Some(1), None, None),
 ];
 
 /// Where some packets go.
@@ -194,7 +203,20 @@ impl Senders {
 }
 
 /// Whom the limit of all sources together is for.
-const TOTAL: Target = Target { aggregate: true, ..Target::DEFAULT };
+const TOTAL: Target = Target { by: By::All, ..Target::DEFAULT };
+
+/// What the next limit of destinations is for.
+fn target_of_destinations(random: &mut Random) -> Target {
+    let class = Some(random.pick(&OF_DESTINATIONS));
+    let (network, length) = random.pick(&[
+        (0, 0),
+        (SERVICES, 120),
+        (SERVICES | 7, 128),
+        (SERVICES_V6, 64),
+        (SERVICES_V6 | 1, 128),
+    ]);
+    Target { class, by: By::Destination, network, length }
+}
 
 /// Whom and what the next limit is for.
 fn target(limits: &Limits, random: &mut Random) -> Target {
@@ -205,23 +227,26 @@ fn target(limits: &Limits, random: &mut Random) -> Target {
     let single = source(network, random.below(24), false) as u32;
     let single_v6 = source(network, random.below(24), true);
     let class = random.chance(65).then(|| random.pick(&CLASSES));
-    let aggregate = random.chance(20);
+    let by = if random.chance(25) { By::All } else { By::Source };
     // The total of all sources, which every packet meets, now and then and not for long.
     if random.chance(if limits.has(&TOTAL) { 40 } else { 8 }) {
         return TOTAL;
+    }
+    if random.chance(15) {
+        return target_of_destinations(random);
     }
     let (network, length) = match random.below(8) {
         0 => (0, 0),
         1..3 => v4(first, 8),
         3 => v4(first | 0x80_0000, 9),
         // One source has nobody to share with.
-        4 if aggregate => v4(first, 16),
+        4 if by == By::All => v4(first, 16),
         4 => v4(single, 32),
-        5 if !aggregate => (single_v6, 64),
+        5 if by == By::Source => (single_v6, 64),
         5 | 6 => v6(16),
         _ => v6(26),
     };
-    Target { class, aggregate, network, length }
+    Target { class, by, network, length }
 }
 
 /// A prefix as an operator writes it.
@@ -234,7 +259,7 @@ fn prefix((network, length): (u128, u32)) -> String {
 
 /// A target as an operator writes it.
 fn arguments(target: &Target) -> Vec<String> {
-    let Target { class, aggregate, network, length } = *target;
+    let Target { class, by, network, length } = *target;
     let whom = if length == 0 { "default".to_owned() } else { prefix((network, length)) };
     let mut arguments = vec!["--for".to_owned(), whom];
     if let Some(class) = class {
@@ -253,7 +278,11 @@ fn arguments(target: &Target) -> Vec<String> {
         arguments.extend(class.flags.map(|_| "--syn".into()));
         arguments.extend(class.to.into_iter().flat_map(|to| ["--dst".into(), prefix(to)]));
     }
-    arguments.extend(aggregate.then(|| "--aggregate".into()));
+    arguments.extend(match by {
+        By::Source => vec![],
+        By::All => vec!["--aggregate".into()],
+        By::Destination => vec!["--by".into(), "destination".into()],
+    });
     arguments
 }
 
@@ -272,7 +301,8 @@ fn remove(cli: &Cli, model: &mut Model, target: &Target) {
 
 /// Removes all limits of a class: the buckets for it go, too.
 fn remove_class(cli: &Cli, model: &mut Model, random: &mut Random) {
-    let class = random.pick(&CLASSES);
+    let some = random.pick(&[&CLASSES[..], &OF_DESTINATIONS]);
+    let class = random.pick(some);
     for target in model.limits().of_class(&class) {
         remove(cli, model, &target);
     }
@@ -280,16 +310,18 @@ fn remove_class(cli: &Cli, model: &mut Model, random: &mut Random) {
 
 /// Changes a limit, or removes one, in the daemon and in the model.
 ///
-/// Some limits only count: shared ones if `counting`, else those of sources by themselves. Of a packet that
-/// one limit counts as over, nobody can tell what the next one says that only counts.
+/// Some limits only count: shared ones if `counting`, else those of sources by themselves, and none of destinations. Of
+/// a packet that one limit counts as over, nobody can tell what the next one says that only counts.
 fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: bool) {
     let key = target(model.limits(), random);
     let total = key == TOTAL;
     if model.limits().has(&key) && random.chance(if total { 100 } else { 25 }) {
         return remove(cli, model, &key);
     }
-    let choices: [&[Choice]; 2] =
-        if key.aggregate { [&SHARED_PACKETS, &SHARED_BYTES] } else { [&PACKETS, &BYTES] };
+    let choices: [&[Choice]; 2] = match key.by {
+        By::Source => [&PACKETS, &BYTES],
+        By::All | By::Destination => [&SHARED_PACKETS, &SHARED_BYTES],
+    };
     let kinds: &[usize] = random.pick(&[&[0][..], &[0], &[1], &[0, 1]]);
     let mut tiers = Vec::new();
     let (mut rates, mut bursts) = (Vec::new(), Vec::new());
@@ -303,14 +335,15 @@ fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: boo
     let mut policy = Policy::new(tiers[0], tiers.get(1).copied(), model.window, FRAME);
     // Always one at least, or a run may end with hardly any that counted.
     let counts = random.chance(35) || !model.limits().any_counts();
-    policy.enforce = total || key.aggregate != counting || !counts;
+    let may_count = if counting { By::All } else { By::Source };
+    policy.enforce = total || key.by != may_count || !counts;
     let observe: &[&str] = if policy.enforce { &[] } else { &["--no-enforce"] };
     let before = now_ns();
     let answer = limit(cli, "set", &key, &[&rates[..], &bursts, observe].concat());
     let told: Limit = serde_json::from_value(answer["limit"].clone()).expect("a limit");
     assert_eq!(told.burst_amount, tiers[0].burst, "{told:?}");
     // What is shared has no gate: every packet is charged.
-    assert!(key.aggregate || told.gate == policy.gate, "{told:?}, not {policy:?}");
+    assert!(key.by == By::All || told.gate == policy.gate, "{told:?}, not {policy:?}");
     let kind = key.class.map_or("", |class| class.text);
     assert!(told.target.contains(kind), "{told:?}");
     model.set(key, policy, (before, now_ns()));
@@ -341,13 +374,14 @@ fn compare_counters(stats: &Value, model: &Model) {
 }
 
 /// What frames must meet, and one in how many at the least.
-const REASONS: [(&str, u64); 8] = [
+const REASONS: [(&str, u64); 9] = [
     ("below_gate", 1000),
     ("conforming", 20),
     ("over_limit", 40),
     ("would_drop", 20_000),
-    ("over_shared_limit", 100),
+    ("over_shared_limit", 1000),
     ("over_total_limit", 500),
+    ("over_destination_limit", 100),
     ("non_ip", 1000),
     ("malformed", 1000),
 ];
@@ -355,17 +389,21 @@ const REASONS: [(&str, u64); 8] = [
 /// The most sources that `top` lists.
 const LISTED: usize = 10_000;
 
-/// The sources that have a bucket, as the daemon tells them, against the model's.
-fn compare_sources(cli: &Cli, model: &Model) {
-    let count = model.tracked.len();
-    let top = cli.ok(&["top", "--once", "-n", &count.min(LISTED).to_string()]);
+/// The sources, or the destinations, that have a bucket, as the daemon tells them, against the model's.
+fn compare_buckets(cli: &Cli, model: &Model, of_destinations: bool) {
+    let counted = |number: u8| is_of_destination(number) == of_destinations;
+    let tracked = || model.tracked.iter().filter(|((_, number), _)| counted(*number));
+    let count = tracked().count();
+    let by: &[&str] = if of_destinations { &["--by", "destination"] } else { &[] };
+    let listed = count.clamp(1, LISTED).to_string();
+    let top = cli.ok(&[&["top", "--once", "-n", &listed], by].concat());
     assert_eq!(top["tracked"].as_u64(), Some(count as u64));
     let sources = top["sources"].as_array().expect("sources");
     assert_eq!(sources.len(), count.min(LISTED));
     // A source has a bucket for each class, which the list does not tell apart.
     let mut expected: HashMap<u128, Vec<Tracked>> = HashMap::new();
-    for ((source, _), tracked) in &model.tracked {
-        expected.entry(*source).or_default().push(*tracked);
+    for ((address, _), tracked) in tracked() {
+        expected.entry(*address).or_default().push(*tracked);
     }
     for found in sources {
         let text = found["source"].as_str().expect("a prefix");
@@ -475,9 +513,11 @@ fn compare() -> Option<()> {
     let seconds = start.elapsed().as_secs_f64();
     program.resume_daemon();
     compare_counters(&cli.ok(&["stats"]), &model);
-    compare_sources(&cli, &model);
+    for of_destinations in [false, true] {
+        compare_buckets(&cli, &model, of_destinations);
+    }
     println!(
-        "{total} frames in {seconds:.1} s, {} buckets of sources, {} went with their class, {} limits and {} \
+        "{total} frames in {seconds:.1} s, {} buckets, {} went with their class, {} limits and {} \
          classes at the end, 0 differences, {uncertain} too close to tell ({:.3} %), {waits} dropped up to a clock tick \
          after the next token of a source over its limit\n{:?}\n{:?}",
         model.tracked.len(),
@@ -499,6 +539,7 @@ fn compare() -> Option<()> {
         ("two tiers", seen.two),
         ("a shared limit", seen.shared),
         ("two shared limits", seen.series),
+        ("a limit of a destination", seen.destination),
     ] {
         assert!(met * 200 > total, "too few frames met {what} to show anything: {met}");
     }

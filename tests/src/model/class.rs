@@ -26,6 +26,9 @@ pub struct Class {
 }
 
 impl Class {
+    /// All packets; of destinations alone.
+    pub const ANY: Self = Self::new("", None, None, None);
+
     /// The class of packets that fulfil these conditions.
     #[must_use]
     pub const fn new(

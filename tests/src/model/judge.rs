@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
-    Account, Bucket, Buckets, Charge, Charges, Limits, MAPPED, Policy, Reading, Sketch, Target,
+    Account, Bucket, Buckets, By, Charge, Charges, Limits, MAPPED, Policy, Reading, Sketch, Target,
     Verdict,
+    limits::is_of_destination,
     policy::{MAX_GATE, TICKS},
     read, sketch,
     ways::{Step, Way, ways},
 };
+
+/// Why a packet is dropped that its destination has no tokens for.
+const OVER_DESTINATION: &str = "over_destination_limit";
 
 /// A source whose bucket takes less than this to fill does not wait for the coarse clock, ns.
 const MIN_WAIT: i128 = 40_000_000;
@@ -31,7 +35,7 @@ pub struct Moment {
 /// Packets and bytes by verdict and reason.
 pub type Counts = BTreeMap<Verdict, (u64, u64)>;
 
-/// A source's packets of one class, with a bucket.
+/// An account with a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
     buckets: Buckets,
@@ -72,6 +76,8 @@ pub struct Seen {
     pub shared: u64,
     /// Two shared limits, one after the other.
     pub series: u64,
+    /// A limit of their destination.
+    pub destination: u64,
 }
 
 /// The limiter as it should be.
@@ -109,18 +115,10 @@ pub struct Model {
 /// Whose tokens a packet asks for.
 #[derive(Clone, Copy, Debug)]
 enum Payer {
-    /// Those of its source; they may be asked for late.
-    Own {
-        /// Whether the packet may be dropped because its source waits for the coarse clock.
-        may_wait: bool,
-    },
+    /// Those of its source, or of its destination.
+    Account(Account, Tracked),
     /// Those of a shared limit.
-    Shared {
-        /// Whose it is.
-        target: Target,
-        /// As above.
-        may_wait: bool,
-    },
+    Shared(Target),
 }
 
 /// A limit that a packet comes to.
@@ -129,28 +127,21 @@ struct Stage {
     payer: Payer,
     buckets: Buckets,
     charges: Charges,
+    /// Whether the packet may be dropped because who pays waits for the coarse clock.
+    may_wait: bool,
     /// What its bucket would say.
     exact: Option<bool>,
 }
 
 impl Stage {
-    fn new(payer: Payer, buckets: Buckets, charges: Charges, now: (i128, i128)) -> Self {
-        Self { payer, buckets, charges, exact: buckets.admits(now, charges) }
-    }
-
-    fn may_wait(&self) -> bool {
-        matches!(self.payer, Payer::Own { may_wait: true } | Payer::Shared { may_wait: true, .. })
-    }
-
     fn step(&self, enforce: bool) -> Step {
         let over = match self.payer {
-            Payer::Own { .. } => "over_limit",
-            Payer::Shared { target: Target { class: None, length: 0, .. }, .. } => {
-                "over_total_limit"
-            }
-            Payer::Shared { .. } => "over_shared_limit",
+            Payer::Account((_, number), _) if is_of_destination(number) => OVER_DESTINATION,
+            Payer::Account(..) => "over_limit",
+            Payer::Shared(Target { class: None, length: 0, .. }) => "over_total_limit",
+            Payer::Shared(_) => "over_shared_limit",
         };
-        let deny = self.exact != Some(true) || self.may_wait();
+        let deny = self.exact != Some(true) || self.may_wait;
         Step { may: [deny, self.exact != Some(false)], over, enforce }
     }
 
@@ -160,7 +151,7 @@ impl Stage {
             let mut buckets = self.buckets;
             match outcome {
                 None => {}
-                Some(false) if self.may_wait() => buckets.wait(now, self.charges),
+                Some(false) if self.may_wait => buckets.wait(now, self.charges),
                 Some(admitted) => buckets.settle(now, self.charges, *admitted),
             }
             buckets
@@ -200,7 +191,7 @@ impl Model {
     /// Sets a limit between two moments, ns since boot, in the place of another one. The bucket of a shared one is full
     /// when it is new, and owes no more than an empty one else.
     pub fn set(&mut self, target: Target, policy: Policy, at: (u64, u64)) {
-        if target.aggregate {
+        if target.by == By::All {
             let known = self.limits.has(&target).then(|| self.shared[&target]);
             let mut buckets = known.unwrap_or(Buckets::FULL);
             let now = (i128::from(at.0) * TICKS, i128::from(at.1) * TICKS);
@@ -242,35 +233,31 @@ impl Model {
         // Sources are IPv4 addresses and IPv6 /64s.
         let source = if address >> 32 == MAPPED >> 32 { address } else { address >> 64 << 64 };
         let met = self.limits.meet(source, &kind);
-        let account = (source, met.number);
         let now = (i128::from(at.ns.0) * TICKS, i128::from(at.ns.1) * TICKS);
-        let tracked = self.tracked(account, &met.own, at, now);
-        let (mut stages, mut steps) = (Vec::new(), Vec::new());
-        if let Some(mut tracked) = tracked {
-            let charges = met.own.charges(frame.len());
-            // Both tiers, whichever denies: the limit may be another one since the last packet.
-            tracked.buckets.clamp(now, charges);
-            let may_wait = tracked.may_wait(&met.own, charges, at, now);
-            let stage = Stage::new(Payer::Own { may_wait }, tracked.buckets, charges, now);
-            stages.push(stage);
-            steps.push(stage.step(met.own.enforce));
-        }
+        let own = self.stage((source, met.number), &met.own, frame.len(), at, now);
+        let reason = if own.is_some() { "conforming" } else { "below_gate" };
+        let mut stages: Vec<_> = own.map(|stage| (stage, met.own)).into_iter().collect();
         for (target, policy) in &met.shared {
-            let charges = policy.charges(frame.len());
+            let (buckets, charges) = (self.shared[target], policy.charges(frame.len()));
             // What CPUs remember of it makes a packet wait, whether or not it is enforced.
-            let may_wait = self.denied.contains(target)
-                && may_wait(self.shared[target], true, charges, at, now);
-            let payer = Payer::Shared { target: *target, may_wait };
-            let stage = Stage::new(payer, self.shared[target], charges, now);
-            stages.push(stage);
-            steps.push(stage.step(policy.enforce));
+            let may_wait =
+                self.denied.contains(target) && may_wait(buckets, true, charges, at, now);
+            let (payer, exact) = (Payer::Shared(*target), buckets.admits(now, charges));
+            stages.push((Stage { payer, buckets, charges, may_wait, exact }, *policy));
         }
-        let reason = if tracked.is_some() { "conforming" } else { "below_gate" };
+        // A destination that no limit of its sender keeps the packet from.
+        let reached = verdict.0 == "pass" || verdict.1 == OVER_DESTINATION;
+        if let Some(((number, policy), to)) = met.destination.zip(kind.to).filter(|_| reached) {
+            let stage = self.stage((to, number), &policy, frame.len(), at, now);
+            stages.extend(stage.map(|stage| (stage, policy)));
+        }
+        let steps: Vec<_> = stages.iter().map(|(stage, it)| stage.step(it.enforce)).collect();
+        let stages: Vec<_> = stages.into_iter().map(|(stage, _)| stage).collect();
         let mut ways = ways(reason, &steps);
         ways.retain(|way| way.verdict == verdict);
         let mut outcome = Outcome::Agrees;
         if ways.is_empty() {
-            println!("of {account:?}, {kind:?}, {tracked:?}, at {now:?}: {reason}, {stages:?}");
+            println!("from {source:x}, {kind:?}, at {now:?}: {reason}, {stages:?}");
             return Outcome::Differs;
         }
         self.seen.take(met.number, &stages, &ways);
@@ -283,8 +270,8 @@ impl Model {
                 outcome = Outcome::Uncertain;
             }
             let buckets = stage.after(now, &outcomes);
-            match (stage.payer, tracked) {
-                (Payer::Shared { target, .. }, _) => {
+            match stage.payer {
+                Payer::Shared(target) => {
                     self.shared.insert(target, buckets);
                     if outcomes.contains(&Some(false)) {
                         self.denied.insert(target);
@@ -292,15 +279,34 @@ impl Model {
                         self.denied.remove(&target);
                     }
                 }
-                (Payer::Own { .. }, Some(mut tracked)) => {
+                Payer::Account(account, mut tracked) => {
                     tracked.buckets = buckets;
                     tracked.take(frame.len(), &outcomes);
                     self.tracked.insert(account, tracked);
                 }
-                (Payer::Own { .. }, None) => {}
             }
         }
         outcome
+    }
+
+    /// What a packet of `length` bytes meets in an account's bucket, if that has one.
+    fn stage(
+        &mut self,
+        account: Account,
+        policy: &Policy,
+        length: usize,
+        at: Moment,
+        now: (i128, i128),
+    ) -> Option<Stage> {
+        let mut tracked = self.tracked(account, policy, at, now)?;
+        let charges = policy.charges(length);
+        // Both tiers, whichever denies: the limit may be another one since the last packet.
+        tracked.buckets.clamp(now, charges);
+        let buckets = tracked.buckets;
+        // Only what the program remembers makes it wait under two tiers, which is what it has dropped.
+        let may_wait = tracked.denied && may_wait(buckets, policy.enforce, charges, at, now);
+        let (payer, exact) = (Payer::Account(account, tracked), buckets.admits(now, charges));
+        Some(Stage { payer, buckets, charges, may_wait, exact })
     }
 
     /// What is known of an account that has a bucket, or gets one with this packet.
@@ -348,12 +354,6 @@ impl Model {
 }
 
 impl Tracked {
-    /// Whether a packet may be dropped although there are tokens for it, as its source was over the limit.
-    fn may_wait(&self, policy: &Policy, charges: Charges, at: Moment, now: (i128, i128)) -> bool {
-        // Only what the program remembers makes it wait under two tiers, which is what it has dropped.
-        self.denied && may_wait(self.buckets, policy.enforce, charges, at, now)
-    }
-
     /// Counts a packet of `length` bytes.
     fn take(&mut self, length: usize, outcomes: &BTreeSet<Option<bool>>) {
         self.denied = outcomes.contains(&Some(false));
@@ -390,7 +390,9 @@ impl Seen {
         let reached = |step: &usize| ways.iter().all(|way| way.admitted(*step).is_some());
         let met: Vec<&Stage> =
             stages.iter().enumerate().filter(|(step, _)| reached(step)).map(|(_, s)| s).collect();
-        let shared = met.iter().filter(|stage| matches!(stage.payer, Payer::Shared { .. })).count();
+        let shared = met.iter().filter(|stage| matches!(stage.payer, Payer::Shared(_))).count();
+        let of_destination = |stage: &&Stage| matches!(stage.payer, Payer::Account((_, number), _) if is_of_destination(number));
+        self.destination += u64::from(met.iter().any(of_destination));
         self.class += u64::from(class != 0);
         self.two += u64::from(met.iter().any(|stage| stage.charges.1.is_some()));
         self.shared += u64::from(shared > 0);

@@ -21,7 +21,7 @@ mod fuzz;
 pub use bucket::{Bucket, Buckets, Charge, Charges};
 pub use class::Class;
 pub use judge::{Counts, Model, Moment, Outcome, Seen, Tracked};
-pub use limits::{Account, Limits, Target};
+pub use limits::{Account, By, Limits, Target, is_of_destination};
 pub use packet::{Kind, MAPPED, Reading, read, read_bare};
 pub use policy::{Policy, Rate, Tier};
 pub use sketch::Sketch;
