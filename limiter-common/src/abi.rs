@@ -373,7 +373,7 @@ pub struct Policy {
     /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
     pub gate: u32,
     /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`], [`Policy::EVIDENCE`],
-    /// [`Policy::WINDOWS`], [`Policy::OF_DESTINATIONS`] and [`Policy::LEASED`].
+    /// [`Policy::WINDOWS`] and [`Policy::LEASED`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     // In the first line, as each packet under a limit of the cluster needs it.
@@ -449,8 +449,6 @@ impl Policy {
     pub const EVIDENCE: u32 = 1 << 4;
     /// A flag: a tier, or the shadow, is a window.
     pub const WINDOWS: u32 = 1 << 5;
-    /// A flag: each destination has the limit by itself. For the daemon alone, which tells buckets by it.
-    pub const OF_DESTINATIONS: u32 = 1 << 6;
     /// A number in the flags: 0, or from 1 on what is done while a central store leases nothing of the limit. For the
     /// daemon alone: to packets such a limit is the cluster's.
     pub const LEASED: u32 = 3 << LEASED_SHIFT;
@@ -505,13 +503,6 @@ impl Policy {
     #[must_use]
     pub const fn observing(mut self) -> Self {
         self.flags |= Self::OBSERVE;
-        self
-    }
-
-    /// As one that destinations have.
-    #[must_use]
-    pub const fn of_destinations(mut self) -> Self {
-        self.flags |= Self::OF_DESTINATIONS;
         self
     }
 

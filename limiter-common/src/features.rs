@@ -41,7 +41,7 @@ impl Features {
     /// The features that a policy needs.
     #[must_use]
     pub const fn of_policy(policy: &Policy) -> Self {
-        Self(policy.flags & !(Policy::OBSERVE | Policy::OF_DESTINATIONS | Policy::LEASED))
+        Self(policy.flags & !(Policy::OBSERVE | Policy::LEASED))
     }
 
     /// Whether all of `others` are among these.

@@ -2,10 +2,10 @@
 
 use std::{env, net::IpAddr, path::Path, process::Stdio, thread};
 
-use limiter_common::packet::{Bytes, Network, destination, network, transport};
+use limiter_common::packet::{Bytes, Ip, Network, destination, inner, network, transport};
 
 use super::{
-    Kind, Reading, read, read_bare,
+    Kind, Reading, read, read_bare, read_inside, read_inside_bare,
     traffic::{NETWORKS, Random, source, write},
 };
 use crate::{pcap, process};
@@ -13,14 +13,20 @@ use crate::{pcap, process};
 /// Frames that tshark reads.
 const READ_BY_TSHARK: usize = 5_000;
 
-/// What the program reads.
-fn by_program(frame: &Bytes<'_>) -> Reading {
+/// What the program reads, of a frame and of what is in a tunnel.
+fn by_program(frame: &Bytes<'_>) -> (Reading, Option<Reading>) {
     let ip = match network(frame) {
-        Network::NonIp => return Reading::NotIp,
-        Network::Unreadable => return Reading::NoSource,
+        Network::NonIp => return (Reading::NotIp, None),
+        Network::Unreadable => return (Reading::NoSource, None),
         Network::Ip(ip) => ip,
     };
-    let kind = transport(frame, &ip).map(|above| {
+    // Malformed headers are not looked behind.
+    let inside = (!ip.malformed).then(|| inner(frame, &ip)).flatten();
+    (behind(frame, &ip), inside.map(|ip| behind(frame, &ip)))
+}
+
+fn behind(frame: &Bytes<'_>, ip: &Ip) -> Reading {
+    let kind = transport(frame, ip).map(|above| {
         let known = |protocols: &[u8]| above.has_ports && protocols.contains(&above.protocol);
         let [kind, code] = above.destination_port.to_be_bytes();
         Kind {
@@ -33,7 +39,7 @@ fn by_program(frame: &Bytes<'_>) -> Reading {
             to: None,
         }
     });
-    let to = destination(frame, &ip).map(|to| u128::from_be_bytes(to.octets()));
+    let to = destination(frame, ip).map(|to| u128::from_be_bytes(to.octets()));
     let address = u128::from_be_bytes(ip.source.octets());
     let kind = Kind { to, ..kind.unwrap_or_default() };
     Reading::From { address, malformed: ip.malformed, kind }
@@ -42,10 +48,11 @@ fn by_program(frame: &Bytes<'_>) -> Reading {
 /// Compares both readings of a frame, and of what is behind its Ethernet header.
 fn compare(frame: &[u8]) {
     let with = Bytes { bytes: frame, starts_at_ip: false };
-    assert_eq!(by_program(&with), read(frame), "{frame:02x?}");
+    assert_eq!(by_program(&with), (read(frame), read_inside(frame)), "{frame:02x?}");
     let bare = frame.get(14..).unwrap_or_default();
     let without = Bytes { bytes: bare, starts_at_ip: true };
-    assert_eq!(by_program(&without), read_bare(bare), "without Ethernet: {bare:02x?}");
+    let plainly = (read_bare(bare), read_inside_bare(bare));
+    assert_eq!(by_program(&without), plainly, "without Ethernet: {bare:02x?}");
 }
 
 fn next(frame: &mut Vec<u8>, random: &mut Random) {
@@ -79,13 +86,15 @@ fn frames_are_read_as_the_model_reads_them() {
 #[derive(Debug, Default, PartialEq)]
 struct Dissection {
     source: Option<IpAddr>,
+    /// That of a packet in a tunnel.
+    inside: Option<IpAddr>,
     /// Ports of TCP or UDP.
     ports: Option<(u16, u16)>,
     icmp: Option<(u8, u8)>,
     flags: Option<u8>,
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "ip.src",
     "ipv6.src",
     "tcp.srcport",
@@ -97,12 +106,13 @@ const FIELDS: [&str; 11] = [
     "icmpv6.type",
     "icmpv6.code",
     "tcp.flags",
+    "frame.protocols",
 ];
 
 /// What tshark reads of each frame, for the protocol above IP: tunnels have more of them.
 fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Dissection> {
     let mut tshark = tools::TSHARK.command();
-    tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;", "-E", "occurrence=f"]);
+    tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;", "-E", "occurrence=a"]);
     // Each frame by itself, and nothing that lies above.
     for preference in ["ip.defragment", "ipv6.defragment", "tcp.desegment_tcp_streams"] {
         tshark.arg("-o").arg(format!("{preference}:FALSE"));
@@ -114,17 +124,26 @@ fn by_tshark(file: &Path) -> Vec<impl Fn(Option<u8>) -> Dissection> {
     let told = |line: &str| {
         let fields: Vec<_> = line.split(';').collect();
         let number = |at: usize| {
-            let text = fields[at].trim_start_matches("0x");
-            let radix = if text.len() < fields[at].len() { 16 } else { 10 };
+            let first = fields[at].split(',').next().unwrap_or_default();
+            let text = first.trim_start_matches("0x");
+            let radix = if text.len() < first.len() { 16 } else { 10 };
             u16::from_str_radix(text, radix).ok()
         };
         let pair = |at: usize| number(at).zip(number(at + 1));
-        let mut sources = fields[..2].iter().map(|text| text.parse::<IpAddr>());
-        let source = sources.find_map(Result::ok).map(|address| address.to_canonical());
+        // Of each version its own, as the headers come.
+        let mut sources = [0, 1].map(|at| fields[at].split(','));
+        let versions = fields[11].split(':').filter_map(|it| match it {
+            "ip" => Some(0),
+            "ipv6" => Some(1),
+            _ => None,
+        });
+        let mut sources = versions.map(|at: usize| sources[at].next()?.parse::<IpAddr>().ok());
+        let mut next = || sources.next().flatten().map(|address| address.to_canonical());
+        let (source, inside) = (next(), next());
         let [tcp, udp, icmp, icmpv6] = [2, 4, 6, 8].map(pair);
         let flags = number(10).map(|flags| flags as u8);
         move |protocol| {
-            let bare = Dissection { source, ..Dissection::default() };
+            let bare = Dissection { source, inside, ..Dissection::default() };
             let message = |pair: (u16, u16)| (pair.0 as u8, pair.1 as u8);
             match protocol {
                 Some(1) => Dissection { icmp: icmp.map(message), ..bare },
@@ -143,9 +162,14 @@ fn in_common(frame: &[u8]) -> Option<(Option<u8>, Dissection)> {
     match read(frame) {
         Reading::NotIp => Some((None, Dissection::default())),
         Reading::From { address, malformed: false, kind } => {
-            let source = Some(IpAddr::from(address.to_be_bytes()).to_canonical());
-            let ports = kind.from.zip(kind.port);
-            Some((kind.protocol, Dissection { source, ports, icmp: kind.icmp, flags: kind.flags }))
+            let canonical = |from: u128| Some(IpAddr::from(from.to_be_bytes()).to_canonical());
+            let inside = match read_inside(frame) {
+                Some(Reading::From { address, malformed: false, .. }) => canonical(address),
+                _ => None,
+            };
+            let (source, ports) = (canonical(address), kind.from.zip(kind.port));
+            let (icmp, flags) = (kind.icmp, kind.flags);
+            Some((kind.protocol, Dissection { source, inside, ports, icmp, flags }))
         }
         Reading::NoSource | Reading::From { .. } => None,
     }
@@ -168,23 +192,26 @@ fn is_plain(frame: &[u8]) -> bool {
     frame.len() > 120 && v6.is_none_or(|at| matches!(frame[at + 8], 6 | 17 | 58))
 }
 
-/// Compares all frames of a file. How many have had flags of TCP.
-fn compare_with_tshark(file: &Path, frames: &[Vec<u8>]) -> usize {
+/// Compares all frames of a file. How many have had flags of TCP, and something in a tunnel.
+fn compare_with_tshark(file: &Path, frames: &[Vec<u8>]) -> (usize, usize) {
     let told = by_tshark(file);
     assert_eq!(told.len(), frames.len(), "{}", file.display());
-    let (mut compared, mut flags) = (0, 0);
+    let (mut compared, mut flags, mut inside) = (0, 0, 0);
     for (number, (frame, told)) in (1..).zip(frames.iter().zip(told)) {
         compare(frame);
         if let Some((protocol, read)) = in_common(frame) {
             let told = told(protocol);
+            let told = Dissection { inside: read.inside.and(told.inside), ..told };
             // It tells no flags of a TCP header whose length is a lie.
             let read = Dissection { flags: told.flags.and(read.flags), ..read };
-            let bare = Dissection { source: read.source, ..Dissection::default() };
+            let bare =
+                Dissection { source: read.source, inside: read.inside, ..Dissection::default() };
             let is_alike = if shows_what_is_above(frame) {
                 told == read || told == bare && !is_plain(frame)
             } else {
-                told.source == read.source
+                (told.source, told.inside) == (read.source, read.inside)
             };
+            inside += usize::from(told.inside.is_some());
             flags += usize::from(told.flags.is_some());
             let start = &frame[..frame.len().min(128)];
             assert!(
@@ -198,7 +225,7 @@ fn compare_with_tshark(file: &Path, frames: &[Vec<u8>]) -> usize {
     // Most are whole.
     assert!(compared > frames.len() / 2, "{compared}");
     println!("{}: {compared} of {} frames compared with tshark", file.display(), frames.len());
-    flags
+    (flags, inside)
 }
 
 #[test]
@@ -214,7 +241,8 @@ fn frames_are_read_as_tshark_reads_them() {
         })
         .collect();
     pcap::write(&file, &frames, 10).expect("a file");
-    assert!(compare_with_tshark(&file, &frames) > READ_BY_TSHARK / 10);
+    let (flags, inside) = compare_with_tshark(&file, &frames);
+    assert!(flags > READ_BY_TSHARK / 20 && inside > READ_BY_TSHARK / 50, "{flags}, {inside}");
     let captures = env::var_os("LIMITER_FUZZ_CAPTURES").unwrap_or_default();
     for capture in env::split_paths(&captures).filter(|path| !path.as_os_str().is_empty()) {
         // Whatever format it has.

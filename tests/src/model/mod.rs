@@ -22,7 +22,7 @@ pub use bucket::{Bucket, Buckets, Charge, Charges};
 pub use class::Class;
 pub use judge::{Counts, Model, Moment, Outcome, Seen, Tracked};
 pub use limits::{Account, By, Limits, Target, is_of_destination};
-pub use packet::{Kind, MAPPED, Reading, read, read_bare};
+pub use packet::{Kind, MAPPED, Reading, read, read_bare, read_inside, read_inside_bare};
 pub use policy::{Policy, Rate, Tier};
 pub use sketch::Sketch;
 pub use ways::Verdict;

@@ -33,7 +33,7 @@ pub struct Kind {
     pub later: bool,
     /// The flags of TCP, likewise.
     pub flags: Option<u8>,
-    /// The address that it goes to, as that of the sender.
+    /// The address that it goes to, as that of the sender; that of IPv4 behind a NAT64.
     pub to: Option<u128>,
 }
 
@@ -106,6 +106,9 @@ impl Kind {
 /// The prefix of IPv4 addresses in IPv6.
 pub const MAPPED: u128 = 0xffff << 32;
 
+/// The prefix of IPv4 addresses behind a NAT64 (RFC 6052), above their 32 bits.
+const NAT64: u128 = 0x64_ff9b << 64;
+
 fn number(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
@@ -113,33 +116,64 @@ fn number(bytes: &[u8]) -> u128 {
 /// Reads a frame that starts with its Ethernet header.
 #[must_use]
 pub fn read(frame: &[u8]) -> Reading {
-    let Some(mut kind) = frame.get(12..14) else { return Reading::NotIp };
-    let mut packet = &frame[14..];
-    let tagged = |kind: &[u8]| matches!(kind, [0x81 | 0x91, 0x00] | [0x88, 0xa8]);
-    for _ in 0..5 {
-        if tagged(kind) {
-            let Some(tag) = packet.get(..4) else { return Reading::NoSource };
-            (kind, packet) = (&tag[2..], &packet[4..]);
-        }
-    }
-    if tagged(kind) {
-        return Reading::NoSource;
-    }
-    match kind {
-        [0x08, 0x00] => ip(4, packet),
-        [0x86, 0xdd] => ip(6, packet),
-        _ => Reading::NotIp,
-    }
+    find(frame).map_or_else(|reading| reading, |(version, packet)| ip(version, packet))
 }
 
 /// Reads a frame that starts with its IP header.
 #[must_use]
 pub fn read_bare(packet: &[u8]) -> Reading {
-    // A single byte is no header of any kind.
-    match packet.get(..2).map(|bytes| bytes[0] >> 4) {
-        Some(version @ (4 | 6)) => ip(version, packet),
-        _ => Reading::NotIp,
+    find_bare(packet).map_or(Reading::NotIp, |version| ip(version, packet))
+}
+
+/// Reads what is in a tunnel of IP in IP, whose header is plain and whole; `None` if that is not IP.
+#[must_use]
+pub fn read_inside(frame: &[u8]) -> Option<Reading> {
+    let (version, packet) = find(frame).ok()?;
+    inside(version, packet)
+}
+
+/// As [`read_inside`], without Ethernet.
+#[must_use]
+pub fn read_inside_bare(packet: &[u8]) -> Option<Reading> {
+    inside(find_bare(packet)?, packet)
+}
+
+fn inside(version: u8, packet: &[u8]) -> Option<Reading> {
+    if !matches!(ip(version, packet), Reading::From { malformed: false, .. }) {
+        return None;
     }
+    let is_plain = version == 6 || packet[0] & 15 == 5 && number(&packet[6..8]) & 0x3fff == 0;
+    let (protocol, header) = if version == 4 { (packet[9], 20) } else { (packet[6], 40) };
+    let inner = match protocol {
+        4 => ip(4, &packet[header..]),
+        41 => ip(6, &packet[header..]),
+        _ => return None,
+    };
+    Some(inner).filter(|inner| is_plain && matches!(inner, Reading::From { .. }))
+}
+
+/// The version of IP, and where its header is.
+fn find(frame: &[u8]) -> Result<(u8, &[u8]), Reading> {
+    let Some(mut kind) = frame.get(12..14) else { return Err(Reading::NotIp) };
+    let mut packet = &frame[14..];
+    let tagged = |kind: &[u8]| matches!(kind, [0x81 | 0x91, 0x00] | [0x88, 0xa8]);
+    for _ in 0..5 {
+        if tagged(kind) {
+            let Some(tag) = packet.get(..4) else { return Err(Reading::NoSource) };
+            (kind, packet) = (&tag[2..], &packet[4..]);
+        }
+    }
+    match kind {
+        [0x08, 0x00] => Ok((4, packet)),
+        [0x86, 0xdd] => Ok((6, packet)),
+        kind if tagged(kind) => Err(Reading::NoSource),
+        _ => Err(Reading::NotIp),
+    }
+}
+
+fn find_bare(packet: &[u8]) -> Option<u8> {
+    // A single byte is no header of any kind.
+    packet.get(..2).map(|bytes| bytes[0] >> 4).filter(|version| matches!(version, 4 | 6))
 }
 
 fn ip(version: u8, packet: &[u8]) -> Reading {
@@ -160,6 +194,10 @@ fn ip(version: u8, packet: &[u8]) -> Reading {
     };
     let kind = if version == 4 { Kind::ipv4(packet) } else { Kind::ipv6(packet) };
     let to = packet.get(if version == 4 { 16..20 } else { 24..40 }).map(number);
-    let to = to.map(|to| to | if version == 4 { MAPPED } else { 0 });
+    let to = to.map(|to| match to >> 32 {
+        _ if version == 4 => MAPPED | to,
+        NAT64 => MAPPED | to & 0xffff_ffff,
+        _ => to,
+    });
     Reading::From { address, malformed, kind: Kind { to, ..kind.unwrap_or_default() } }
 }

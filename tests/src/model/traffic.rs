@@ -84,6 +84,18 @@ pub const PORTS: [u16; 12] = [1, 50, 53, 60, 80, 443, 1000, 1500, 1600, 2000, 80
 /// What lies above IP, `length` bytes of it.
 fn upper(frame: &mut Vec<u8>, protocol: u8, length: usize, random: &mut Random) {
     let start = frame.len();
+    if matches!(protocol, 4 | 41) {
+        // Of IP in IP, sometimes not what the tunnel's header says, and cut off if there are options.
+        let from = source(random.pick(&NETWORKS), random.number(), false);
+        let mut inner = Vec::new();
+        if (protocol == 4) == random.chance(97) {
+            ipv4(&mut inner, from as u32, length.saturating_sub(20), random);
+        } else {
+            ipv6(&mut inner, 0xfd << 120 | from, length.saturating_sub(40), random);
+        }
+        frame.extend(inner.iter().skip(2).take(length));
+        return;
+    }
     frame.resize(start + length, random.number() as u8);
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = frame.get_mut(start + at..start + at + bytes.len()) {
@@ -115,7 +127,7 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
     frame.extend(total.to_be_bytes());
     frame.extend([0, 1]);
     frame.extend(fragment(random).to_be_bytes());
-    let protocol = random.pick(&[6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 47, 50, 132, 255]);
+    let protocol = random.pick(&[6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 4, 41, 47, 50, 132, 255]);
     frame.extend([64, protocol, 0, 0]);
     frame.extend(source.to_be_bytes());
     frame.extend(random.pick(&[[192, 0, 2, 1], [203, 0, 113, 7], [203, 0, 113, 8]]));
@@ -124,7 +136,8 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
 }
 
 fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) {
-    let protocol = random.pick(&[6, 6, 6, 17, 17, 17, 58, 58, 47, 50, 59, 0, 43, 44, 51, 60, 135]);
+    let protocol =
+        random.pick(&[6, 6, 6, 17, 17, 17, 58, 58, 4, 41, 47, 50, 59, 0, 43, 44, 51, 60, 135]);
     let mut extensions = Vec::new();
     let mut first = protocol;
     // Up to the nine that are too many, seldom.
@@ -156,8 +169,12 @@ fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) 
     frame.extend(length.to_be_bytes());
     frame.extend([first, 64]);
     frame.extend(source.to_be_bytes());
-    frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, random.pick(&[1, 2])]);
-    frame.extend([0, 0, 0, 0, 0, 0, 0, 1]);
+    let to: u128 = random.pick(&[
+        0x2001_0db8_0000_0001 << 64 | 1,
+        0x2001_0db8_0000_0002 << 64 | 1,
+        0x64_ff9b << 96 | 0xcb00_7107,
+    ]);
+    frame.extend(to.to_be_bytes());
     frame.extend(extensions);
     upper(frame, protocol, payload, random);
 }

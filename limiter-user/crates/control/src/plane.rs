@@ -8,7 +8,9 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
+use limiter_common::class::is_of_destinations;
 use limiter_common::sketch::Shape;
+use limiter_common::table::Identity;
 
 use super::scan::Scan;
 use api::error::Failure;
@@ -260,19 +262,16 @@ impl Plane for Dataplane {
     }
 
     fn scan(&self, whose: Whose, scan: &mut Scan<'_>) {
-        let of_destinations = self.policies.of_destinations();
+        let of_destination = |identity: &Identity| is_of_destinations(identity.class().class());
         let visit = |bucket, counts| scan.visit(bucket, &counts);
         match whose {
-            // Nearly always: no look at what a bucket is under.
-            Whose::Sources if of_destinations.is_empty() => {
+            // Nearly always: no look at what a bucket is for.
+            Whose::Sources if !self.policies.limits_destinations() => {
                 self.table.counts_in_order(|_| true, visit);
             }
-            Whose::Sources => {
-                self.table.counts_in_order(|slot| !of_destinations.contains(&slot), visit);
-            }
-            Whose::Destinations => {
-                self.table.counts_in_order(|slot| of_destinations.contains(&slot), visit);
-            }
+            Whose::Sources => self.table.counts_in_order(|it| !of_destination(it), visit),
+            // Not by its policy: the slot of one that is gone may be another's before the next packet.
+            Whose::Destinations => self.table.counts_in_order(of_destination, visit),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Limits, shadow limits and floors, as the daemon changes them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -12,7 +11,7 @@ use limiter_common::features::Features;
 use limiter_common::key::GROUP_IPV4_PREFIX;
 
 use super::floors::{ClusterTerms, Floors};
-use super::publish::{Compiled, Publisher, compiled_for, newcomers};
+use super::publish::{Compiled, Publisher, newcomers};
 use super::view::{Memory, Now, held_share};
 use super::{Error, Options, wait_for_packets};
 use model::compile::{compile_tier, decompile};
@@ -124,7 +123,7 @@ impl Policies {
         let (v4, v6) = self.memory.layout.masks.lengths();
         // What is compiled does not depend on the target, beyond whether it is shared and an error's
         // text.
-        let mut policies: Vec<Compiled> = vec![[None; 3]; changes.amounts().len()];
+        let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
         let mut features = Features::NONE;
         for (target, amount) in changes.numbered() {
             let Some(amount) = amount else { continue };
@@ -139,8 +138,7 @@ impl Policies {
             if target.class.destination.is_some() {
                 features = features.and(Features::DESTINATIONS);
             }
-            let policy = &mut policies[amount]
-                [compiled_for(target.class.is_of_destinations(), target.aggregate)];
+            let policy = &mut policies[amount][usize::from(target.aggregate)];
             if policy.is_none() {
                 let compiled = self.policy_of(&limit)?;
                 features = features.and(Features::of_policy(&compiled));
@@ -160,9 +158,9 @@ impl Policies {
         })
     }
 
-    /// The slots of policies with limits that destinations have: buckets under them are no source's.
-    pub fn of_destinations(&self) -> HashSet<u32> {
-        self.publisher.in_force.slots_of_destinations()
+    /// Whether destinations have limits: some buckets are no source's then.
+    pub fn limits_destinations(&self) -> bool {
+        self.publisher.in_force.limits_destinations()
     }
 
     /// The limits in force.

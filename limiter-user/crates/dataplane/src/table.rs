@@ -12,7 +12,7 @@ use limiter_common::class::MAX_CLASSES;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks};
 use limiter_common::sketch::{Cell, Shape, Total};
-use limiter_common::table::{SPARED, WAYS};
+use limiter_common::table::{Identity, SPARED, WAYS};
 use siphasher::sip::SipHasher24;
 
 use super::events::EventQueue;
@@ -99,10 +99,14 @@ impl BucketTable {
         self.memory.occupied(|bucket, slot| visit(bucket, pending.counts(bucket, slot)));
     }
 
-    /// The same in the order of the numbers, of buckets under policies in the slots `wanted`, for whoever looks often: the
-    /// visit is compiled into the loop over the table.
+    /// The same in the order of the numbers, of buckets that are `wanted`, for whoever looks often: the visit is compiled
+    /// into the loop over the table.
     #[inline]
-    pub fn counts_in_order(&self, wanted: impl Fn(u32) -> bool, visit: impl FnMut(usize, Counts)) {
+    pub fn counts_in_order(
+        &self,
+        wanted: impl Fn(&Identity) -> bool,
+        visit: impl FnMut(usize, Counts),
+    ) {
         self.memory.counts_in_order(&self.pending(), wanted, visit);
     }
 

@@ -261,14 +261,13 @@ impl Memory {
         })
     }
 
-    /// Visits the counts of every bucket that a source has under a policy in one of the slots `wanted`, in the order of
-    /// their numbers. That is the order of memory, which the processor reads ahead, and the one in which pending drops
+    /// Visits the counts of every bucket that is taken and `wanted`, in the order of their numbers. That is the order of memory, which the processor reads ahead, and the one in which pending drops
     /// need no search.
     #[inline]
     pub(super) fn counts_in_order(
         &self,
         pending: &Pending,
-        wanted: impl Fn(u32) -> bool,
+        wanted: impl Fn(&Identity) -> bool,
         mut visit: impl FnMut(usize, Counts),
     ) {
         let words = self.fingerprints.all();
@@ -289,10 +288,10 @@ impl Memory {
                 }
                 for &at in &taken[..count] {
                     let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
-                    if !wanted(PolicyWord(atomic::load(&slot.policy)).slot()) {
+                    let bucket = way_start + first + at;
+                    if !self.identities.all().get(bucket).is_some_and(&wanted) {
                         continue;
                     }
-                    let bucket = way_start + first + at;
                     let mut counts = stored_counts(slot);
                     if bucket >= next {
                         let tag = atomic::load(&slot.tag);

@@ -33,9 +33,6 @@ pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Polic
         // Every packet is charged, so there is nothing that a gate could let through.
         policy.gate = MAX_GATE;
     }
-    if limit.target.class.is_of_destinations() {
-        policy = policy.of_destinations();
-    }
     if limit.ban.is_some_and(|ban| !ban.unverified) {
         policy = policy.seeking_evidence();
     }

@@ -1,6 +1,6 @@
 //! What is in force, as far as the maps say it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::iter;
 use std::net::IpAddr;
 
@@ -55,9 +55,9 @@ impl InForce {
         self.slots.policy(slot)
     }
 
-    /// As [`PolicySlots::of_destinations`].
-    pub(crate) fn slots_of_destinations(&self) -> HashSet<u32> {
-        self.slots.of_destinations()
+    /// Whether destinations have limits.
+    pub(crate) fn limits_destinations(&self) -> bool {
+        self.classes.ids().any(is_of_destinations)
     }
 
     /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom

@@ -47,13 +47,8 @@ pub(super) use lookup::PolicyLookup;
 pub(super) use place::lengths;
 pub(super) use shadows::ShadowLimit;
 
-/// The policies of an amount: for each source by itself, shared, and for each destination by itself.
-pub(super) type Compiled = [Option<Policy>; 3];
-
-/// Which of them a target has.
-pub(super) const fn compiled_for(of_destinations: bool, aggregate: bool) -> usize {
-    if of_destinations { 2 } else { aggregate as usize }
-}
+/// The policies of an amount: not shared, and shared.
+pub(super) type Compiled = [Option<Policy>; 2];
 
 /// Whom a limit is for, and whether they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,11 +72,6 @@ impl Key {
     fn from_target(target: &Target, classes: &ClassUse) -> Option<Self> {
         let place = ClassPlace { whom: target.whom, class: classes.id(&target.class)? };
         Some(Self { place, aggregate: target.aggregate })
-    }
-
-    /// Which of [`Compiled`] it has.
-    fn compiled(&self) -> usize {
-        compiled_for(is_of_destinations(self.place.class), self.aggregate)
     }
 
     /// Whether it is the one that lies in the configuration, not in a map.
@@ -453,5 +443,5 @@ fn leads_to(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
 
 /// Where the amount with a number leads.
 fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 3]], key: &Key) -> Option<u32> {
-    slots.get(amount?)?[key.compiled()]
+    slots.get(amount?)?[usize::from(key.aggregate)]
 }

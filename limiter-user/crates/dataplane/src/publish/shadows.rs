@@ -198,7 +198,7 @@ impl Publisher {
         for (target, amount) in changes.numbered() {
             let Some(key) = Key::from_target(&target, classes) else { continue };
             let Some(shadow) = shadows.of(&key) else { continue };
-            let own = amount.and_then(|amount| policies[amount][key.compiled()]);
+            let own = amount.and_then(|amount| policies[amount][usize::from(key.aggregate)]);
             let present = targets.get(&key).copied();
             let slot = match (own, present) {
                 (Some(own), _) => slots.hold(&shadow.beside(own))?,

@@ -1,6 +1,6 @@
 //! The slots of the policy array.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use std::vec;
 
@@ -82,12 +82,6 @@ impl PolicySlots {
     /// The policy in a slot.
     pub(super) fn policy(&self, slot: u32) -> Option<Policy> {
         self.used.get(&slot).map(|(policy, _)| *policy)
-    }
-
-    /// The slots with limits that destinations have.
-    pub(super) fn of_destinations(&self) -> HashSet<u32> {
-        let of = |policy: &Policy| policy.flags & Policy::OF_DESTINATIONS != 0;
-        self.used.iter().filter(|(_, (policy, _))| of(policy)).map(|(slot, _)| *slot).collect()
     }
 
     /// The least gate of sources; groups, which have a gate of their own, hold `of_groups` once.
