@@ -1,6 +1,6 @@
 //! The harness sends at the rate that it says, as far as the machine can.
 
-use tests::{Bystander, Lab, Sender, Stream, frame, v4};
+use tests::{Bystander, Lab, Sender, Sent, Stream, frame, v4};
 
 const RATE: f64 = 25_000.0;
 /// A machine that does something else for a moment makes a sender late, so it may try again.
@@ -13,7 +13,7 @@ fn one_sender_reaches_100_kpps() {
     let stream = |host| Stream::new(frame::udp(v4(host), 64), RATE, RATE as u64);
     let reached = (0..TRIES).any(|_| {
         let sent = Sender::new(&lab).send((1..=4).map(stream).collect());
-        let rates: Vec<_> = sent.iter().map(|sent| sent.rate()).collect();
+        let rates: Vec<_> = sent.iter().map(Sent::rate).collect();
         println!("{rates:.0?} pps");
         assert!(rates.iter().all(|&rate| rate < 1.02 * RATE), "{rates:?}");
         rates.iter().all(|&rate| rate > 0.98 * RATE)
