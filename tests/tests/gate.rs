@@ -153,8 +153,8 @@ fn measure(what: &str, arguments: &[&str], saturated: bool) {
         let at = random.below(sources.len() as u64) as usize;
         let source = &mut sources[at];
         let turn = match source.behaviour {
-            Behaviour::Conforming => 8,
-            Behaviour::Flood => 2,
+            // A flood stays one where the machine does something else most of the time.
+            Behaviour::Conforming | Behaviour::Flood => 8,
             Behaviour::Pulses => 1,
         };
         for _ in 0..turn {
