@@ -2,6 +2,7 @@
 //! limiter is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{thread, time::Duration};
 
 use crate::{
     Namespace,
@@ -114,6 +115,18 @@ impl Lab {
     #[must_use]
     pub fn received(&self) -> u64 {
         self.statistic(&self.receiver, RX, "rx", "packets")
+    }
+
+    /// Waits until `expected` frames were received, and makes sure that it does not become more.
+    ///
+    /// # Panics
+    /// If it is another number.
+    pub fn assert_received(&self, expected: u64) {
+        process::wait_for(format!("{expected} frames"), Duration::from_secs(2), || {
+            (self.received() >= expected).then_some(())
+        });
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(self.received(), expected);
     }
 
     /// Frames that were sent but did not find room in the receiver's queue.

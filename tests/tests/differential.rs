@@ -227,12 +227,12 @@ fn target(limits: &Limits, random: &mut Random) -> Target {
     let single = source(network, random.below(24), false) as u32;
     let single_v6 = source(network, random.below(24), true);
     let class = random.chance(65).then(|| random.pick(&CLASSES));
-    let by = if random.chance(25) { By::All } else { By::Source };
+    let by = if random.chance(40) { By::All } else { By::Source };
     // The total of all sources, which every packet meets, now and then and not for long.
     if random.chance(if limits.has(&TOTAL) { 40 } else { 8 }) {
         return TOTAL;
     }
-    if random.chance(15) {
+    if random.chance(10) {
         return target_of_destinations(random);
     }
     let (network, length) = match random.below(8) {
@@ -379,7 +379,7 @@ const REASONS: [(&str, u64); 9] = [
     ("conforming", 20),
     ("over_limit", 40),
     ("would_drop", 20_000),
-    ("over_shared_limit", 1000),
+    ("over_shared_limit", 100),
     ("over_total_limit", 500),
     ("over_destination_limit", 100),
     ("non_ip", 1000),

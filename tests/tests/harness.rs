@@ -6,17 +6,8 @@ use std::{net::Ipv4Addr, path::Path, sync::mpsc, time::Duration};
 use serde_json::Value;
 use tests::{
     Bystander, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame, lab::RX,
-    observer::Then, process, process::wait_for, v4, v6,
+    observer::Then, process, v4, v6,
 };
-
-/// Waits until `expected` frames were received, and makes sure that it does not become more.
-fn assert_received(lab: &Lab, expected: u64) {
-    wait_for(format!("{expected} frames"), Duration::from_secs(2), || {
-        (lab.received() >= expected).then_some(())
-    });
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(lab.received(), expected);
-}
 
 #[test]
 fn an_idle_wire_is_silent() {
@@ -41,7 +32,7 @@ fn every_admitted_frame_is_observed_by_source() {
         Stream::cycle(crowd, 1000.0, 1000),
         Stream::new(frame::arp(), 10.0, 10),
     ]);
-    assert_received(&lab, 21_710);
+    lab.assert_received(21_710);
     let observed = observer.read();
     let counts = [v4(1), v4(2), v6(1, 1), v4(3), v6(2, 1)].map(|source| observed.from(source));
     assert_eq!(counts, [20_000, 100, 500, 100, 0]);
@@ -58,7 +49,7 @@ fn frames_that_xdp_drops_are_received_but_not_observed() {
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let streams = vec![Stream::new(frame::udp(v4(1), 64), 10_000.0, 5000)];
     assert_eq!(Sender::new(&lab).send(streams)[0].packets(), 5000);
-    assert_received(&lab, 5000);
+    lab.assert_received(5000);
     assert_eq!(observer.read().all, 0);
 }
 
@@ -75,7 +66,7 @@ fn floods_reach_the_receiver_with_valid_checksums() {
     ] {
         assert_eq!(Flood::new(sources, packets).send(&lab).packets, packets);
     }
-    assert_received(&lab, 4000);
+    lab.assert_received(4000);
     let observed = observer.read();
     assert_eq!((observed.from(v4(1)), observed.from(v6(1, 1))), (1000, 1000));
     for i in 16..116 {
@@ -103,7 +94,7 @@ fn a_flood_of_random_sources_is_fast_and_counted() {
     let rate = flooded.packets as f64 / Flooded::span(&[flooded]);
     println!("{} sent at {rate:.0} pps, {} received", flooded.packets, lab.received());
     assert_eq!(flooded.packets, 2_000_000);
-    assert_received(&lab, 2_000_000 - lab.lost_on_wire());
+    lab.assert_received(2_000_000 - lab.lost_on_wire());
 }
 
 #[test]
@@ -113,7 +104,7 @@ fn a_paced_flood_keeps_its_rate() {
     let first = "2001:db8:8000::".parse().unwrap();
     let flooded = Flood::new(Sources::Random(first, 24), 500_000).at_rate(500_000).send(&lab);
     assert_eq!(flooded.packets, 500_000);
-    assert_received(&lab, 500_000 - lab.lost_on_wire());
+    lab.assert_received(500_000 - lab.lost_on_wire());
     let seconds = Flooded::span(&[flooded]);
     assert!((0.99..1.1).contains(&seconds), "{seconds} s");
 }

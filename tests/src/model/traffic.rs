@@ -127,7 +127,8 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
     frame.extend(total.to_be_bytes());
     frame.extend([0, 1]);
     frame.extend(fragment(random).to_be_bytes());
-    let protocol = random.pick(&[6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 4, 41, 47, 50, 132, 255]);
+    let protocol =
+        random.pick(&[6, 6, 6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 4, 41, 47, 50, 132, 255]);
     frame.extend([64, protocol, 0, 0]);
     frame.extend(source.to_be_bytes());
     frame.extend(random.pick(&[[192, 0, 2, 1], [203, 0, 113, 7], [203, 0, 113, 8]]));
@@ -136,8 +137,8 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
 }
 
 fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) {
-    let protocol =
-        random.pick(&[6, 6, 6, 17, 17, 17, 58, 58, 4, 41, 47, 50, 59, 0, 43, 44, 51, 60, 135]);
+    let protocol = random
+        .pick(&[6, 6, 6, 6, 6, 17, 17, 17, 58, 58, 4, 41, 47, 50, 59, 0, 43, 44, 51, 60, 135]);
     let mut extensions = Vec::new();
     let mut first = protocol;
     // Up to the nine that are too many, seldom.

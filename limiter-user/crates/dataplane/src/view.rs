@@ -261,8 +261,8 @@ impl Memory {
         })
     }
 
-    /// Visits the counts of every bucket that is taken and `wanted`, in the order of their numbers. That is the order of memory, which the processor reads ahead, and the one in which pending drops
-    /// need no search.
+    /// Visits the counts of every bucket that is taken and `wanted`, in the order of their numbers. That is the order of
+    /// memory, which the processor reads ahead, and the one in which pending drops need no search.
     #[inline]
     pub(super) fn counts_in_order(
         &self,

@@ -254,11 +254,11 @@ impl Publisher {
         changes: &Changes,
         classes: ClassUse,
         policies: &[Compiled],
-        slots: &mut Vec<[Option<u32>; 3]>,
+        slots: &mut Vec<[Option<u32>; 2]>,
         config: &Config,
     ) -> Result<(), Error> {
         for compiled in policies {
-            let mut held = [None; 3];
+            let mut held = [None; 2];
             for (slot, policy) in held.iter_mut().zip(compiled) {
                 if let Some(policy) = policy {
                     *slot = Some(self.in_force.slots.hold(policy)?);
@@ -442,6 +442,6 @@ fn leads_to(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
 }
 
 /// Where the amount with a number leads.
-fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 3]], key: &Key) -> Option<u32> {
+fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 2]], key: &Key) -> Option<u32> {
     slots.get(amount?)?[usize::from(key.aggregate)]
 }
