@@ -22,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 17;
+pub const ABI_VERSION: u32 = 18;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.

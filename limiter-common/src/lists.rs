@@ -1,15 +1,16 @@
 //! Sources that are let through or dropped whatever they send: the allow and deny lists.
 //!
 //! An entry is for a single source or for a prefix of many, and may expire. So that a million entries
-//! cost others next to nothing, a packet asks filters first: a bit for each prefix of 16 bits,
-//! both for prefixes and for single sources, and for the latter a Bloom filter of one word per source (Putze,
-//! Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2009). The bits stay in the
-//! processor's caches, the Bloom filter of many entries does not; and who is listed lies close together
-//! mostly. Filters may say yes for no reason, never no; the maps decide.
+//! cost others next to nothing, a packet asks filters first. A bitmap has a bit for each prefix of 16 bits in which
+//! anything is listed. Behind it lies one with a bit for each prefix of 24 bits that a listed prefix meets, and for
+//! single sources a Bloom filter of one word per source (Putze, Sanders and Singler, "Cache-, hash- and
+//! space-efficient Bloom filters", 2009). The first bitmap stays in the processor's caches, what lies behind it does
+//! not; and who is listed lies close together mostly. Filters may say yes for no reason, never no; the maps decide.
 
 use crate::atomic::{self, AtomicU64};
 use crate::hash::Hash;
 use crate::key::SourceKey;
+
 /// Bits of [`crate::abi::Config::listed`]: there are entries for single sources.
 // Known apart, so that a host with prefixes alone asks no filter of single sources.
 pub const SINGLE: u64 = 1;
@@ -40,11 +41,18 @@ pub fn words_for(sources: usize, most: u32) -> u32 {
     u32::try_from(words).unwrap_or(most).min(most)
 }
 
-/// Words of the filter that are for prefixes: a bit for each prefix of 16 bits of each family.
-pub const PREFIX_WORDS: u32 = PREFIX_BITMAP_WORDS;
+/// Networks of each family: prefixes of 24 bits of IPv4 addresses, or of 40 bits of IPv6 addresses, some of which share
+/// a number.
+const NETWORKS: u32 = 1 << 24;
 
-/// Words of the bitmap of prefixes in which single sources are listed.
-pub const PREFIX_BITMAP_WORDS: u32 = 2 * 65_536 / 64;
+/// A network's number without so many bits is that of its prefix of 16 bits, or of 32 for IPv6.
+const PREFIX_SHIFT: u32 = 8;
+
+/// Words of the filter that are for prefixes: a bit for each network of each family.
+pub const PREFIX_WORDS: u32 = 2 * NETWORKS / 64;
+
+/// Words of the bitmap that is asked first.
+pub const PREFIX_BITMAP_WORDS: u32 = PREFIX_WORDS >> PREFIX_SHIFT;
 
 /// Bits of the filter for each entry for a single source that there may be.
 // With 8 bits one packet in thirty asks the map for nothing: 0.82 of the speed without lists, 0.85
@@ -102,6 +110,15 @@ impl Entry {
     }
 }
 
+/// A word of one of the filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Of the bitmap that is asked first.
+    Bitmap(u32),
+    /// Of the filter behind it.
+    Filter(u32),
+}
+
 /// Where a source's bits are: the word of the filter, and the bits in it. `words` is how many are in
 /// use beyond [`PREFIX_WORDS`], a power of two.
 #[inline(always)]
@@ -113,42 +130,76 @@ pub const fn bits_of(hash: Hash, words: u32) -> (u32, u64) {
     (PREFIX_WORDS + word, bits)
 }
 
-/// The bit of a source's prefix, below 2^17: the first 16 bits of an IPv4 address, or 16 bits made of
-/// the first 32 of an IPv6 address.
+/// The number of a source's network, below 2^25.
 #[inline(always)]
-pub const fn prefix_bit(key: SourceKey) -> u32 {
+pub const fn network(key: SourceKey) -> u32 {
     match key.ipv4() {
-        Some(address) => address >> 16,
+        Some(address) => address >> 8,
         None => {
-            // The first 16 bits of IPv6 addresses in use differ little, so the next 16 are mixed
-            // in.
-            let first = (key.high >> 32) as u32;
-            65_536 | first.wrapping_mul(0x9e37_79b1) >> 16
+            NETWORKS
+                | mixed((key.high >> 32) as u32) << PREFIX_SHIFT
+                | (key.high >> 24) as u32 & 0xff
         }
     }
 }
 
-/// Where the bit of a prefix is: the word, and the bit in it.
+/// The first 32 bits of an IPv6 address, as 16.
+// The first 16 bits of addresses in use differ little, so the next 16 are mixed in.
 #[inline(always)]
-pub const fn bit_of(prefix_bit: u32) -> (u32, u64) {
-    (prefix_bit / 64, 1 << (prefix_bit % 64))
+const fn mixed(first: u32) -> u32 {
+    first.wrapping_mul(0x9e37_79b1) >> 16
 }
 
-/// The bits of a prefix of `length` bits, which may cover many.
-///
-/// Calls `visit` with each that a source in the prefix of `key` can have.
+/// Where the bit of a network is in the filter: the word, and the bit in it.
+#[inline(always)]
+pub const fn bit_of(network: u32) -> (u32, u64) {
+    (network / 64, 1 << (network % 64))
+}
+
+/// Where the bit of a network's prefix is in the bitmap that is asked first.
+#[inline(always)]
+pub const fn prefix_bit(network: u32) -> (u32, u64) {
+    bit_of(network >> PREFIX_SHIFT)
+}
+
+/// Calls `visit` with each word of the filters that a single source concerns, and its bits there. `words` is how many
+/// are in use beyond [`PREFIX_WORDS`], a power of two.
+pub fn source_bits(key: SourceKey, hash: Hash, words: u32, mut visit: impl FnMut(Word, u64)) {
+    let (word, bits) = bits_of(hash, words);
+    visit(Word::Filter(word), bits);
+    let (word, bit) = prefix_bit(network(key));
+    visit(Word::Bitmap(word), bit);
+}
+
+/// Calls `visit` with each word of the filters that a prefix of `length` bits concerns, and its bits there.
 // Every bit that any source in it can have: a filter may say yes for no reason, but never no.
-pub fn prefix_bits(key: SourceKey, length: u32, mut visit: impl FnMut(u32)) {
+pub fn prefix_bits(key: SourceKey, length: u32, mut visit: impl FnMut(Word, u64)) {
+    let mut networks = |first: u32, count: u32| {
+        run(first, count, |word, bits| visit(Word::Filter(word), bits));
+        let prefixes = (count >> PREFIX_SHIFT).max(1);
+        run(first >> PREFIX_SHIFT, prefixes, |word, bits| visit(Word::Bitmap(word), bits));
+    };
     match key.ipv4() {
-        Some(_) if length < 16 => {
-            let first = prefix_bit(key);
-            (first..first + (1 << (16 - length))).for_each(visit);
+        Some(_) => networks(network(key), 1 << 24u32.saturating_sub(length)),
+        None if length >= 32 => networks(network(key), 1 << 40u32.saturating_sub(length)),
+        // They are mixed: so many prefixes take their chance with all.
+        None if length <= 16 => networks(NETWORKS, NETWORKS),
+        None => {
+            let first = (key.high >> 32) as u32;
+            for prefix in first..=first | u32::MAX >> length {
+                networks(NETWORKS | mixed(prefix) << PREFIX_SHIFT, 1 << PREFIX_SHIFT);
+            }
         }
-        None if length < 32 => {
-            // The bits are mixed: short prefixes take their chance with all.
-            (65_536..2 * 65_536).for_each(visit);
-        }
-        _ => visit(prefix_bit(key)),
+    }
+}
+
+/// Calls `visit` with each word that has some of `count` bits from `first` on, and those bits. The count is a power of
+/// two, and `first` is a multiple of it.
+fn run(first: u32, count: u32, mut visit: impl FnMut(u32, u64)) {
+    if count < 64 {
+        visit(first / 64, ((1 << count) - 1) << (first % 64));
+    } else {
+        (first / 64..(first + count) / 64).for_each(|word| visit(word, u64::MAX));
     }
 }
 
@@ -204,21 +255,83 @@ mod tests {
         }
     }
 
+    /// The bits that `visited` has been called with, of the bitmap and of the filter.
+    fn all(visited: impl FnOnce(&mut dyn FnMut(Word, u64))) -> [Vec<u32>; 2] {
+        let mut found = [Vec::new(), Vec::new()];
+        visited(&mut |word, bits| {
+            let (which, word) = match word {
+                Word::Bitmap(word) => (0, word),
+                Word::Filter(word) => (1, word),
+            };
+            found[which]
+                .extend((0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| word * 64 + bit));
+        });
+        found
+    }
+
+    fn of_prefix(key: SourceKey, length: u32) -> [Vec<u32>; 2] {
+        all(|visit| prefix_bits(key, length, visit))
+    }
+
+    /// A prefix of a network, and the sources in it that lie farthest apart.
+    fn ends(address: u128, length: u32, whole: u32) -> [u128; 2] {
+        let rest = (u128::MAX >> (128 - whole)) >> length;
+        [address & !rest, address | rest]
+    }
+
     #[test]
     fn a_prefix_covers_the_bits_of_its_sources() {
+        let v4 = |address: u128| SourceKey::from_ipv4((address as u32).to_be_bytes());
+        let v6 = |address: u128| SourceKey::from_ipv6(address.to_be_bytes());
+        let cases = (6..=32).map(|length| (ends(0xcb00_7155, length, 32).map(v4), length));
+        let long = (18..=64)
+            .map(|length| (ends(0x2a01_0db8_4567_89ab << 64, length, 128).map(v6), length));
+        for (sources, length) in cases.chain(long) {
+            let [bitmap, filter] = of_prefix(sources[0], length);
+            assert!(filter.iter().all(|bit| *bit < PREFIX_WORDS * 64));
+            for source in sources {
+                assert!(filter.contains(&network(source)), "{length} {source:?}");
+                assert!(bitmap.contains(&(network(source) >> PREFIX_SHIFT)), "{length} {source:?}");
+            }
+            // The bitmap has what the filter has, and no more.
+            let mut coarse: Vec<_> = filter.iter().map(|bit| bit >> PREFIX_SHIFT).collect();
+            coarse.sort_unstable();
+            coarse.dedup();
+            let mut bitmap = bitmap;
+            bitmap.sort_unstable();
+            bitmap.dedup();
+            assert_eq!(bitmap, coarse, "{length} {sources:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_no_bits_of_others() {
         let v4 = |a, b, c, d| SourceKey::from_ipv4([a, b, c, d]);
-        let all = |key, length| {
-            let mut found = Vec::new();
-            prefix_bits(key, length, |n| found.push(n));
-            found
-        };
-        assert_eq!(all(v4(10, 0, 0, 0), 8), (10 << 8..11 << 8).collect::<Vec<_>>());
-        assert!(all(v4(10, 0, 0, 0), 8).contains(&prefix_bit(v4(10, 200, 3, 4))));
-        assert_eq!(all(v4(198, 51, 100, 0), 24), [prefix_bit(v4(198, 51, 100, 9))]);
         let v6 = |high| SourceKey { high, low: 0 };
-        let net = all(v6(0x2001_0db8_0000_0000), 48);
-        assert_eq!(net, [prefix_bit(v6(0x2001_0db8_0000_1234))]);
-        assert!(net[0] >= 65_536 && net[0] < PREFIX_WORDS * 64);
-        assert_eq!(all(v6(0x2000_0000_0000_0000), 16).len(), 65_536);
+        let count = |key, length| of_prefix(key, length).map(|bits| bits.len());
+        assert_eq!(count(v4(10, 0, 0, 0), 8), [256, 65_536]);
+        assert_eq!(count(v4(0, 0, 0, 0), 0), [65_536, 1 << 24]);
+        assert_eq!(count(v4(10, 0, 0, 0), 15), [2, 512]);
+        assert_eq!(count(v4(198, 51, 100, 0), 22), [1, 4]);
+        assert_eq!(count(v4(198, 51, 100, 128), 30), [1, 1]);
+        assert_eq!(count(v6(0x2001_0db8_0000_0000), 48), [1, 1]);
+        assert_eq!(count(v6(0x2001_0db8_0000_0000), 36), [1, 16]);
+        assert_eq!(count(v6(0x2a00_0000_0000_0000), 29), [8, 2048]);
+        assert_eq!(count(v6(0x2000_0000_0000_0000), 3), [65_536, 1 << 24]);
+        let [bitmap, filter] = of_prefix(v4(198, 51, 100, 0), 24);
+        assert_eq!(filter, [network(v4(198, 51, 100, 9))]);
+        assert_ne!(filter, [network(v4(198, 51, 101, 9))]);
+        assert_eq!(bitmap, of_prefix(v4(198, 51, 101, 0), 24)[0]);
+    }
+
+    #[test]
+    fn a_single_source_is_in_no_bitmap_of_networks() {
+        let (source, words) = (SourceKey::from_ipv4([198, 51, 100, 9]), 4);
+        let hash = HashKey { words: [0x9e37_79b9_7f4a_7c15; 10] }.hash(source);
+        let [bitmap, filter] = all(|visit| source_bits(source, hash, words, visit));
+        assert_eq!(bitmap, [network(source) >> PREFIX_SHIFT]);
+        assert!(
+            filter.iter().all(|bit| (PREFIX_WORDS..PREFIX_WORDS + words).contains(&(bit / 64)))
+        );
     }
 }

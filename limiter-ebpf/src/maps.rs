@@ -165,7 +165,7 @@ pub(crate) static LISTED4: LpmTrie<[u8; 4], u64> =
 #[map]
 pub(crate) static LISTED6: LpmTrie<[u8; 16], u64> =
     LpmTrie::with_max_entries(LISTED_PREFIXES, BPF_F_NO_PREALLOC);
-/// A bit for each prefix of 16 bits in which a single source is listed.
+/// A bit for each prefix of 16 bits in which anything is listed.
 #[map]
 pub(crate) static PREFIX_BITMAP: Array<AtomicU64> =
     Array::with_max_entries(PREFIX_BITMAP_WORDS, BPF_F_MMAPABLE);

@@ -6,17 +6,23 @@ use super::lookup::Arrival;
 use crate::abi::Reason;
 use crate::atomic;
 use crate::drop_cache::{Basis, MAX_NS};
-use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, prefix_bit, words_in_use};
+use crate::lists::{
+    Entry, PREFIX, SINGLE, bit_of, bits_of, has, network, prefix_bit, words_in_use,
+};
 
 /// The entry that holds for a packet's source; [`Entry::NOTHING`] if it is on no list.
 #[inline(always)]
 pub fn entry<S: State>(state: &S, packet: &Arrival) -> Option<Entry> {
+    let mut found = Entry::NOTHING;
     let kinds = atomic::load(&state.config()?.listed);
+    let network = network(packet.source);
+    let (word, bit) = prefix_bit(network);
+    if !has(state.prefix_bitmap(word)?, bit) {
+        return Some(found);
+    }
     let source = packet.source;
     let now_ns = packet.coarse_ns;
-    let mut found = Entry::NOTHING;
-    let (near, bit) = bit_of(prefix_bit(source));
-    if kinds & SINGLE != 0 && has(state.prefix_bitmap(near)?, bit) {
+    if kinds & SINGLE != 0 {
         let (word, bits) = bits_of(state.hash(source), words_in_use(kinds));
         if has(state.filter(word)?, bits) {
             found = heeded(state.listed(source), now_ns);
@@ -24,8 +30,11 @@ pub fn entry<S: State>(state: &S, packet: &Arrival) -> Option<Entry> {
     }
     // A single source goes before its prefixes, so that one can be let through out of a denied
     // network.
-    if found.is_nothing() && kinds & PREFIX != 0 && has(state.filter(near)?, bit) {
-        found = heeded(state.listed_prefix(source), now_ns);
+    if found.is_nothing() && kinds & PREFIX != 0 {
+        let (word, bit) = bit_of(network);
+        if has(state.filter(word)?, bit) {
+            found = heeded(state.listed_prefix(source), now_ns);
+        }
     }
     Some(found)
 }

@@ -20,8 +20,8 @@ use crate::hash::{Hash, HashKey};
 use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::{
-    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, prefix_bit,
-    prefix_bits,
+    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, Word, in_use, prefix_bits,
+    source_bits,
 };
 use crate::peers::Listen;
 use crate::share::ShareSlot;
@@ -183,11 +183,8 @@ impl Memory {
     /// Puts a source on a list.
     pub fn list(&mut self, source: SourceKey, entry: Entry) {
         self.make_filters();
-        let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
-        atomic::or(&self.filter[word as usize], bits);
-        let (word, bit) = bit_of(prefix_bit(source));
-        // Both filters, as in the kernel: a source that one of them misses is not looked up.
-        atomic::or(&self.prefix_bitmap[word as usize], bit);
+        let hash = self.key.hash(source);
+        source_bits(source, hash, FILTER_WORDS, |word, bits| self.set_bits(word, bits));
         atomic::or(&self.config.listed, in_use(SINGLE, FILTER_WORDS));
         self.listed.insert(source, entry);
     }
@@ -196,12 +193,17 @@ impl Memory {
     pub fn list_prefix(&mut self, network: [u8; 4], length: u32, entry: Entry) {
         self.make_filters();
         let network = SourceKey::from_ipv4(network);
-        prefix_bits(network, length, |near| {
-            let (word, bit) = bit_of(near);
-            atomic::or(&self.filter[word as usize], bit);
-        });
+        prefix_bits(network, length, |word, bits| self.set_bits(word, bits));
         atomic::or(&self.config.listed, PREFIX);
         self.listed_prefixes.insert((network, length), entry);
+    }
+
+    fn set_bits(&self, word: Word, bits: u64) {
+        let word = match word {
+            Word::Bitmap(word) => &self.prefix_bitmap[word as usize],
+            Word::Filter(word) => &self.filter[word as usize],
+        };
+        atomic::or(word, bits);
     }
 
     fn make_filters(&mut self) {

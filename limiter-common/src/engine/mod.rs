@@ -148,7 +148,7 @@ pub trait State: Constants + Processor {
     /// What this CPU remembers of a source whose packets are dropped, under a number below
     /// [`crate::drop_cache::DROP_CACHE_ENTRIES`].
     fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry>;
-    /// A word of what tells where single sources are listed.
+    /// A word of what tells where anything is listed.
     fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64>;
     /// A word of the lists' filter.
     fn filter(&self, index: u32) -> Option<&AtomicU64>;

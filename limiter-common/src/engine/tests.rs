@@ -874,7 +874,12 @@ fn packets_ask_no_filter_of_lists_that_are_empty() {
     assert_eq!(looks(none, 7), 0);
     // The bitmap, then the filter, then the map.
     assert_eq!((looks(single, 1 << 16), looks(single, 7)), (1, 3));
-    assert_eq!((looks(prefix, 7), looks(prefix, 1 << 16)), (1, 2));
+    assert_eq!((looks(prefix, 7), looks(prefix, 1 << 16)), (1, 3));
+    // The trie is the dearest, so neighbours of a listed network do not walk it.
+    let narrow: fn(&mut Memory) =
+        |memory| memory.list_prefix([0, 1, 2, 0], 24, Entry::new(Action::Allow, 0));
+    let [near, within] = [1 << 16, 1 << 16 | 2 << 8 | 9];
+    assert_eq!((looks(narrow, 7), looks(narrow, near), looks(narrow, within)), (1, 2, 3));
 }
 
 #[test]

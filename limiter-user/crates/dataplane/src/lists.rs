@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, LISTED_PREFIXES};
 use limiter_common::atomic;
 use limiter_common::lists::{
-    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, prefix_bit,
-    prefix_bits, words_for,
+    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, Word, in_use, prefix_bits,
+    source_bits, words_for,
 };
 
 use super::Error;
@@ -205,20 +205,13 @@ impl ListMaps {
     }
 
     /// Calls `visit` with each word of the filters that an entry concerns, and its bits there.
-    fn bits(&self, net: &IpNet, mut visit: impl FnMut(Word, u64)) {
+    fn bits(&self, net: &IpNet, visit: impl FnMut(Word, u64)) {
         let layout = &self.memory.layout;
         let key = layout.masks.apply(key_of(net.network()));
         if self.maps.is_exact(net) {
-            let (word, bits) = bits_of(layout.hash_key.hash(key), self.words);
-            visit(Word::Filter(word), bits);
-            let (word, bit) = bit_of(prefix_bit(key));
-            visit(Word::Bitmap(word), bit);
+            source_bits(key, layout.hash_key.hash(key), self.words, visit);
         } else {
-            let length = u32::from(net.prefix_len());
-            prefix_bits(key, length, |near| {
-                let (word, bit) = bit_of(near);
-                visit(Word::Filter(word), bit);
-            });
+            prefix_bits(key, u32::from(net.prefix_len()), visit);
         }
     }
 
@@ -267,12 +260,6 @@ impl ListMaps {
         replace(all, wanted);
         self.stale = 0;
     }
-}
-
-/// A word of one of the filters.
-enum Word {
-    Filter(u32),
-    Bitmap(u32),
 }
 
 /// Replaces the words that differ, each at once.

@@ -36,6 +36,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = LISTED_PREFIXES,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LISTED_PREFIXES)))]
     pub(crate) listed: u32,
+    /// Length of those prefixes
+    #[arg(long, value_name = "BITS", default_value_t = 30,
+          value_parser = clap::value_parser!(u32).range(16..=31))]
+    pub(crate) listed_length: u32,
     /// Measure only these patterns of traffic
     #[arg(long, value_enum, value_delimiter = ',')]
     pattern: Vec<Pattern>,

@@ -89,7 +89,7 @@ impl Stands {
                         deny(&daemon, others(arguments.denied, arguments.denied_anywhere));
                     }
                     if kind.listed {
-                        deny(&daemon, prefixes(arguments.listed));
+                        deny(&daemon, prefixes(arguments.listed, arguments.listed_length));
                     }
                     Program::Daemon(daemon)
                 }
@@ -256,11 +256,13 @@ fn others(count: u32, anywhere: bool) -> impl Iterator<Item = String> {
     (0..count).map(source).map(|source| Ipv4Addr::from_bits(source).to_string())
 }
 
-/// Prefixes of four addresses, all over what takes part: a million of them are a quarter of it.
-fn prefixes(count: u32) -> impl Iterator<Item = String> {
+/// Prefixes of `length` bits, all over what takes part: a million of 30 bits are a quarter of it.
+fn prefixes(count: u32, length: u32) -> impl Iterator<Item = String> {
     // Times an odd number, each comes once.
-    let prefix = |number: u32| 10 << 24 | (number.wrapping_mul(0x9e37_79b1) << 2 & 0xff_ffff);
-    (0..count).map(prefix).map(|prefix| format!("{}/30", Ipv4Addr::from_bits(prefix)))
+    let prefix = move |number: u32| {
+        10 << 24 | (number.wrapping_mul(0x9e37_79b1) << (32 - length) & 0xff_ffff)
+    };
+    (0..count).map(prefix).map(move |prefix| format!("{}/{length}", Ipv4Addr::from_bits(prefix)))
 }
 
 /// Puts them on the deny list.
