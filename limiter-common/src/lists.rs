@@ -213,6 +213,7 @@ pub fn has(word: &AtomicU64, bits: u64) -> bool {
 mod tests {
     use super::*;
     use crate::hash::HashKey;
+    use std::collections::HashSet;
     use std::vec;
     use std::vec::Vec;
 
@@ -273,7 +274,7 @@ mod tests {
         all(|visit| prefix_bits(key, length, visit))
     }
 
-    /// A prefix of a network, and the sources in it that lie farthest apart.
+    /// The two addresses of a prefix that lie farthest apart.
     fn ends(address: u128, length: u32, whole: u32) -> [u128; 2] {
         let rest = (u128::MAX >> (128 - whole)) >> length;
         [address & !rest, address | rest]
@@ -294,13 +295,8 @@ mod tests {
                 assert!(bitmap.contains(&(network(source) >> PREFIX_SHIFT)), "{length} {source:?}");
             }
             // The bitmap has what the filter has, and no more.
-            let mut coarse: Vec<_> = filter.iter().map(|bit| bit >> PREFIX_SHIFT).collect();
-            coarse.sort_unstable();
-            coarse.dedup();
-            let mut bitmap = bitmap;
-            bitmap.sort_unstable();
-            bitmap.dedup();
-            assert_eq!(bitmap, coarse, "{length} {sources:?}");
+            let coarse: HashSet<_> = filter.iter().map(|bit| bit >> PREFIX_SHIFT).collect();
+            assert_eq!(HashSet::from_iter(bitmap), coarse, "{length} {sources:?}");
         }
     }
 
@@ -309,12 +305,16 @@ mod tests {
         let v4 = |a, b, c, d| SourceKey::from_ipv4([a, b, c, d]);
         let v6 = |high| SourceKey { high, low: 0 };
         let count = |key, length| of_prefix(key, length).map(|bits| bits.len());
-        assert_eq!(count(v4(10, 0, 0, 0), 8), [256, 65_536]);
+        let eight = [(10 << 8..11 << 8).collect::<Vec<_>>(), (10 << 16..11 << 16).collect()];
+        assert_eq!(of_prefix(v4(10, 0, 0, 0), 8), eight);
         assert_eq!(count(v4(0, 0, 0, 0), 0), [65_536, 1 << 24]);
         assert_eq!(count(v4(10, 0, 0, 0), 15), [2, 512]);
         assert_eq!(count(v4(198, 51, 100, 0), 22), [1, 4]);
         assert_eq!(count(v4(198, 51, 100, 128), 30), [1, 1]);
-        assert_eq!(count(v6(0x2001_0db8_0000_0000), 48), [1, 1]);
+        let [bitmap, filter] = of_prefix(v6(0x2001_0db8_0000_0000), 48);
+        assert_eq!(filter, [network(v6(0x2001_0db8_0000_1234))]);
+        assert!(bitmap.len() == 1 && bitmap[0] >= 65_536 && bitmap[0] < PREFIX_BITMAP_WORDS * 64);
+        assert_eq!(count(v6(0x2000_0000_0000_0000), 16), [65_536, 1 << 24]);
         assert_eq!(count(v6(0x2001_0db8_0000_0000), 36), [1, 16]);
         assert_eq!(count(v6(0x2a00_0000_0000_0000), 29), [8, 2048]);
         assert_eq!(count(v6(0x2000_0000_0000_0000), 3), [65_536, 1 << 24]);
