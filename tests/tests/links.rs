@@ -1,12 +1,12 @@
 //! Interfaces that have no Ethernet, or larger frames.
 
-use std::{process::Stdio, time::Duration};
+use std::{net::IpAddr, process::Stdio, time::Duration};
 
 use tests::{
     Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
-    cli::limiter_binary,
+    cli::{Cli, limiter_binary},
     frame::{self, ETHERNET},
-    lab::{RX, TX},
+    lab::{RX, RX_V4, TX, TX_V4},
     observer::Then,
     process::{self, Background},
     tun::{TUN, Tun},
@@ -18,6 +18,20 @@ const BURST: u64 = 100;
 /// Of linux/if_arp.h: a bus in cars.
 const ARPHRD_CAN: i32 = 280;
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Of what `send` sends from a source, [`SENT`] packets, a burst passes.
+fn assert_held(cli: &Cli, source: IpAddr, send: impl FnOnce()) {
+    let before = cli.stats();
+    send();
+    let after = process::wait_for(format!("packets of {source}"), TIMEOUT, || {
+        let after = cli.stats();
+        (after.sum() - before.sum() >= SENT).then_some(after)
+    });
+    assert_eq!(after.sum() - before.sum(), SENT, "{source}");
+    let dropped = after.verdict("drop") - before.verdict("drop");
+    assert!((SENT - BURST - 2..=SENT - BURST).contains(&dropped), "{source}: {dropped}");
+    assert_eq!(cli.show(source).dropped, dropped);
+}
 
 #[test]
 fn an_interface_without_ethernet_is_limited_like_any_other() {
@@ -41,14 +55,7 @@ fn an_interface_without_ethernet_is_limited_like_any_other() {
         capture.try_wait()
     });
     for source in sources {
-        let before = cli.stats();
-        tun.send(&bare(&frame::udp(source, 200)), SENT);
-        let after = cli.stats();
-        let all = after.sum() - before.sum();
-        assert_eq!(all, SENT, "{source}");
-        let dropped = after.verdict("drop") - before.verdict("drop");
-        assert!((SENT - BURST - 2..=SENT - BURST).contains(&dropped), "{source}: {dropped}");
-        assert_eq!(cli.show(source).dropped, dropped);
+        assert_held(&cli, source, || tun.send(&bare(&frame::udp(source, 200)), SENT));
     }
     let mut tshark = tools::TSHARK.command();
     tshark.arg("-r").arg(&file).args(["-T", "fields", "-e", "ip.src"]).stderr(Stdio::null());
@@ -57,6 +64,34 @@ fn an_interface_without_ethernet_is_limited_like_any_other() {
         read.lines().count() == 50 && read.lines().all(|line| line == "198.51.100.9"),
         "{read}"
     );
+}
+
+/// Ethernet in UDP: all has one source outside, and is limited by the sources inside.
+#[test]
+fn a_vxlan_is_limited_like_any_other() {
+    const VXLAN: &str = "vxlan0";
+    let lab = Lab::new(1);
+    let ends = [(&lab.sender, TX, TX_V4, RX_V4), (&lab.receiver, RX, RX_V4, TX_V4)];
+    for (host, device, local, remote) in ends {
+        let mut link = host.ip(&["link", "add", VXLAN, "type", "vxlan", "id", "7"]);
+        link.args(["dstport", "4789", "dev", device]);
+        link.args(["local", &local.to_string(), "remote", &remote.to_string()]);
+        process::run(link);
+        host.sysctl(&format!("net/ipv6/conf/{VXLAN}/addr_gen_mode"), "1");
+        process::run(host.ip(&["link", "set", VXLAN, "up"]));
+    }
+    let daemon = Daemon::start_with(&lab, DaemonOptions::idle());
+    let cli = daemon.cli();
+    cli.limit("1/hour", Some(&BURST.to_string()), None);
+    cli.ok(&["attach", VXLAN, "--mode", "generic"]);
+    let tagged = |source| frame::tagged(&frame::udp(source, 200), frame::TAG, 5);
+    let inside = [v4(1), v6(1, 1)].map(|source| (source, frame::udp(source, 200)));
+    for (source, frame) in inside.into_iter().chain([(v4(2), tagged(v4(2)))]) {
+        assert_held(&cli, source, || {
+            let stream = Stream::new(frame, 10_000.0, SENT);
+            let _sent = Sender::new(&lab).on_device(VXLAN).send(vec![stream]);
+        });
+    }
 }
 
 #[test]
