@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -152,7 +152,10 @@ impl Link {
             Some(&BURST.to_string()),
             Some("10.9.0.0/24"),
         );
-        let receiver = lab.receiver.spawn_inside(receive);
+        // Before anything is sent: what comes to no socket is lost.
+        let socket = lab.receiver.run_inside(|| UdpSocket::bind((RECEIVER, PORT)));
+        let socket = socket.expect("an address of this host");
+        let receiver = thread::spawn(move || receive(&socket));
         // The first one may wait for an answer, of ARP or a handshake.
         let warm = send(&lab.sender, CONFORMS, 1, 1).join().expect("a sender");
         thread::sleep(2 * ARRIVAL);
@@ -199,8 +202,7 @@ fn send(
 }
 
 /// Datagrams of the flood that arrive, and of the other one, until none have come for a while.
-fn receive() -> (u64, u64) {
-    let socket = std::net::UdpSocket::bind((RECEIVER, PORT)).expect("an address of this host");
+fn receive(socket: &UdpSocket) -> (u64, u64) {
     socket.set_read_timeout(Some(FLOOD)).expect("a socket has a timeout");
     let (mut flood, mut other) = (0, 0);
     while let Ok((_, from)) = socket.recv_from(&mut [0; LENGTH]) {
