@@ -61,7 +61,7 @@ const TIMEOUT: Duration = Duration::from_secs(400);
 // (`int3` at bpf_dispatcher_xdp_func). With 16 CPUs about every second machine does when the daemon starts again.
 const MORE_TRIES: u32 = 5;
 /// How long a daemon in an emulated machine may take to start, seconds.
-const START: u32 = 120;
+const START: u32 = 240;
 
 /// Arguments of `cargo xtask kernels`.
 #[derive(Debug, clap::Args)]
