@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::{Sent, oracle};
+
 /// `limiter stats --json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Stats {
@@ -102,17 +104,38 @@ impl Limit {
         self.burst_amount as f64 + self.rate_per_second * seconds
     }
 
-    /// Asserts that a source that always offered more than this limit was admitted what it allows
-    /// in `seconds`, give or take half a percent and one packet, and what may pass below the gate where
-    /// an epoch of the sketch ends just then; prints the figures. For limits by packets.
+    /// What an exact bucket of this limit, full at the start, admits of what was sent. For limits by packets.
+    ///
+    /// It goes by the time of every frame: while the machine stands still nobody sends, and a bucket that is
+    /// full earns nothing.
+    ///
+    /// # Panics
+    /// If the limit counts bytes.
+    #[must_use]
+    pub fn exact(&self, sent: &Sent) -> u64 {
+        assert_eq!(self.unit, "packets", "the limit counts packets");
+        oracle::admitted(&sent.times, self.rate_per_second, self.burst_amount as f64)
+    }
+
+    /// Asserts that of what was sent under this limit as much was admitted as an exact bucket does, give or
+    /// take half a percent and one packet, and what may pass below the gate where an epoch of the sketch
+    /// ends just then; prints the figures. For limits by packets that were not in use before.
     ///
     /// # Panics
     /// If it was more or less.
-    pub fn assert_admitted(&self, what: &str, admitted: u64, seconds: f64) {
-        assert_eq!(self.unit, "packets", "the limit counts packets");
-        let allowed = self.allowance(seconds);
+    pub fn assert_admitted<'sent>(
+        &self,
+        what: &str,
+        admitted: u64,
+        sent: impl IntoIterator<Item = &'sent Sent>,
+    ) {
+        let sent = Sent::together(sent);
+        let allowed = self.exact(&sent) as f64;
         let ratio = 100.0 * admitted as f64 / allowed;
-        println!("{what}: admitted {admitted} of {allowed:.1} in {seconds:.4} s, {ratio:.3} %");
+        println!(
+            "{what}: admitted {admitted} of {allowed} in {:.4} s, {ratio:.3} %",
+            sent.seconds()
+        );
         let slack = allowed * 0.005 + 1.0;
         let most = allowed + slack + self.gate as f64;
         let fits = (allowed - slack..=most).contains(&(admitted as f64));
@@ -135,4 +158,47 @@ pub struct Show {
     pub passed: u64,
     /// Packets dropped since it has a bucket.
     pub dropped: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn limit() -> Limit {
+        serde_json::from_str(
+            r#"{"target": "default", "rate": "1000pps", "burst": "100 packets", "rate_per_second": 1000,
+                "burst_amount": 100, "unit": "packets", "gate": 12}"#,
+        )
+        .expect("a limit")
+    }
+
+    /// Ten frames each millisecond of a second, all of them later by `still` from `at` on.
+    fn flood(at: u32, still: Duration) -> Sent {
+        let time = |ms: u32| MS * ms + if ms < at { Duration::ZERO } else { still };
+        let times = (0..1000).flat_map(|ms| [time(ms); 10]).collect();
+        Sent { start: Instant::now(), times }
+    }
+
+    #[test]
+    fn an_exact_bucket_earns_nothing_while_it_is_full() {
+        assert_eq!(limit().exact(&flood(0, Duration::ZERO)), 100 + 999);
+        // Nobody sends for 90 ms. An empty bucket has earned what passes then.
+        assert_eq!(limit().exact(&flood(500, 90 * MS)), 100 + 999 + 90);
+        // One that had 90 of its 100 left has not: burst and rate by themselves would allow 80 more.
+        assert_eq!(limit().exact(&flood(1, 90 * MS)), 100 + 999 + 10 - 1);
+    }
+
+    #[test]
+    fn streams_of_one_limit_are_one() {
+        let (first, mut second) = (flood(0, Duration::ZERO), flood(0, Duration::ZERO));
+        second.start = first.start + 500 * MS;
+        let both = Sent::together([&second, &first]);
+        assert_eq!((both.packets(), both.start), (20_000, first.start));
+        assert_eq!(limit().exact(&both), 100 + 500 + 999);
+        limit().assert_admitted("both", 1599, [&first, &second]);
+    }
 }

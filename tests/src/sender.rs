@@ -139,16 +139,21 @@ impl Sent {
         self.packets() as f64 / self.seconds().max(f64::MIN_POSITIVE)
     }
 
-    /// Time between the first frame of any of `all` and the last one, in seconds.
+    /// All of them as if one stream had sent them.
     ///
     /// # Panics
-    /// If nothing was sent.
+    /// Without any.
     #[must_use]
-    pub fn span(all: &[&Self]) -> f64 {
-        let sent = || all.iter().filter(|sent| !sent.times.is_empty());
-        let first = sent().map(|s| s.start + s.times[0]).min().expect("a frame was sent");
-        let last = sent().map(|s| s.start + s.times[s.times.len() - 1]).max();
-        (last.expect("a frame was sent") - first).as_secs_f64()
+    pub fn together<'sent>(all: impl IntoIterator<Item = &'sent Self>) -> Self {
+        let all: Vec<_> = all.into_iter().collect();
+        let start = all.iter().map(|sent| sent.start).min().expect("something was sent");
+        let of = |sent: &&Self| {
+            let later = sent.start - start;
+            sent.times.iter().map(|time| later + *time).collect::<Vec<_>>()
+        };
+        let mut times: Vec<_> = all.iter().flat_map(of).collect();
+        times.sort_unstable();
+        Self { start, times }
     }
 }
 

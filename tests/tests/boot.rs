@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
-    Daemon, DaemonOptions, Fleet, Lab, Observer, Sender, Stream,
+    Daemon, DaemonOptions, Fleet, Lab, Observer, Sender, Sent, Stream,
     cli::limiter_binary,
     fleet::CONTROL,
     frame,
@@ -81,10 +81,10 @@ const LOCAL: &str = "{ rate = \"1000pps\", burst = 100 }";
 const CLUSTER: &str = "{ rate = \"2000pps\", burst = 200, scope = \"cluster\" }";
 
 /// What passes of a source that sends 4000 frames in a second.
-fn admitted(lab: &Lab, observer: &Observer<'_>, source: u8) -> (u64, f64) {
+fn admitted(lab: &Lab, observer: &Observer<'_>, source: u8) -> (u64, Sent) {
     let frame = frame::udp(v4(source), 100);
-    let sent = Sender::new(lab).send(vec![Stream::new(frame, 4000.0, 4000)]);
-    (observer.read().from(v4(source)), sent[0].seconds())
+    let sent = Sender::new(lab).send(vec![Stream::new(frame, 4000.0, 4000)]).remove(0);
+    (observer.read().from(v4(source)), sent)
 }
 
 /// Asserts that [`LOCAL`] holds.
@@ -92,9 +92,8 @@ fn assert_limits(lab: &Lab, daemon: &Daemon, source: u8) {
     let observer = Observer::new(lab, Then::Discard, &[]);
     let limits = daemon.cli().limits();
     let limit = limits.iter().find(|limit| limit.target == "default").expect("a default limit");
-    let (passed, seconds) = admitted(lab, &observer, source);
-    println!("{passed} of 4000 frames passed in {seconds:.2} s");
-    limit.assert_admitted("before all has started", passed, seconds);
+    let (passed, sent) = admitted(lab, &observer, source);
+    limit.assert_admitted("before all has started", passed, [&sent]);
 }
 
 /// What is said of a service, and the warning about it.
@@ -234,8 +233,11 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     process::wait_for("the founder's part", TIMEOUT, || {
         (daemon.cli().run(&["status"]).json["cluster"]["home"] == 1.0).then_some(())
     });
-    let (passed, seconds) = admitted(&lab, &observer, 2);
-    println!("{passed} of 4000 frames passed in {seconds:.2} s when all of the limit is here");
+    let (passed, sent) = admitted(&lab, &observer, 2);
+    println!(
+        "{passed} of 4000 frames passed in {:.2} s when all of the limit is here",
+        sent.seconds()
+    );
     assert!(passed > 1000, "{passed}");
     // Without its key it knows what it has: all, of which nobody else can have got a part.
     daemon.kill();
@@ -243,8 +245,11 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     daemon.restart(&lab);
     let warning = service(&daemon.cli().run(&["status"]).json, "cluster").1;
     assert!(warning.contains(&key) && warning.contains("100.00 %"), "{warning}");
-    let (passed, seconds) = admitted(&lab, &observer, 3);
-    println!("{passed} of 4000 frames passed in {seconds:.2} s of a daemon without its key");
+    let (passed, sent) = admitted(&lab, &observer, 3);
+    println!(
+        "{passed} of 4000 frames passed in {:.2} s of a daemon without its key",
+        sent.seconds()
+    );
     assert!(passed > 1000, "{passed}");
     fs::rename(files.at("away"), files.at("key")).expect("the key comes back");
     wait_up(&daemon, "cluster");

@@ -370,7 +370,7 @@ fn no_packet_is_judged_by_a_half_applied_policy() {
     assert_eq!(stats.verdict("pass"), after.all, "what passes is what is behind XDP");
     let after = passed(&after);
     let offered: u64 = sent.iter().map(tests::Sent::packets).sum();
-    let rate = offered as f64 / tests::Sent::span(&sent.iter().collect::<Vec<_>>());
+    let rate = offered as f64 / tests::Sent::together(&sent).seconds();
     let mut judged = 0;
     let mut wrong = Vec::new();
     for index in 0..NUMBER {

@@ -89,7 +89,7 @@ fn limits_of_the_file_are_enforced_and_read_again() {
         for ((host, before), sent) in hosts.iter().zip(before).zip(&sent) {
             let limit = cli.show(v4(*host)).limit.expect("it is limited");
             let admitted = observer.read().from(v4(*host)) - before;
-            limit.assert_admitted(&format!("{what}: {}", limit.rate), admitted, sent.seconds());
+            limit.assert_admitted(&format!("{what}: {}", limit.rate), admitted, [sent]);
         }
     };
     assert_enforced("from the file", &[7, 8]);

@@ -43,7 +43,7 @@ fn two_senders_share_a_bucket() {
     let sent = senders.map(tests::sender::Sending::join);
     let observed = observer.read();
     for (index, source) in [v4(1), v6(1, 1)].into_iter().enumerate() {
-        let seconds = Sent::span(&[&sent[0][index], &sent[1][index]]);
+        let seconds = Sent::together([&sent[0][index], &sent[1][index]]).seconds();
         assert_shared(&limit, &source.to_string(), observed.from(source), seconds);
     }
     daemon.assert_accounted(&lab);

@@ -47,7 +47,7 @@ fn assert_limits(lab: &Lab, limit: &Limit, flood: u8, conforming: u8) {
         |host, rate: f64| Stream::new(frame::udp(v4(host), 100), rate, (rate * 3.0) as u64);
     let sent = Sender::new(lab).send(vec![stream(flood, 20_000.0), stream(conforming, 900.0)]);
     let observed = observer.read();
-    limit.assert_admitted("flood", observed.from(v4(flood)), sent[0].seconds());
+    limit.assert_admitted("flood", observed.from(v4(flood)), [&sent[0]]);
     assert_eq!(observed.from(v4(conforming)), sent[1].packets());
 }
 

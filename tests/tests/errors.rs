@@ -43,7 +43,7 @@ fn assert_still_limits(lab: &Lab, daemon: &Daemon) {
     let observer = Observer::new(lab, Then::Discard, &[]);
     // For two seconds: the tokens of the last two clock ticks may be due yet, some eight of them.
     let sent = Sender::new(lab).send(vec![Stream::new(frame::udp(v4(99), 100), 10_000.0, 20_000)]);
-    limit.assert_admitted("still", observer.read().from(v4(99)), sent[0].seconds());
+    limit.assert_admitted("still", observer.read().from(v4(99)), [&sent[0]]);
     daemon.assert_accounted(lab);
 }
 

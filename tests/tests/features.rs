@@ -54,7 +54,7 @@ fn a_feature_is_loaded_at_its_first_use() {
     assert!(after.0 > least.0 && after.0 < programs[0].0, "{after:?}");
     let sent = sending.join();
     let observed = observer.read();
-    limit.assert_admitted("while programs change", observed.from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("while programs change", observed.from(v4(1)), [&sent[0]]);
     assert_eq!(observed.from(v4(10)), sent[1].packets(), "a conforming source");
     assert_eq!(observed.from(v6(1, 1)), sent[2].packets(), "a conforming source over IPv6");
     daemon.assert_accounted(&lab);

@@ -165,8 +165,8 @@ fn instances_limit_the_same_source_each_by_itself() {
     let other = Sender::new(&lab).on_device(TX2).send(flood(2.0)).remove(0);
     let sent = sending.join().remove(0);
     let admitted = observers.each_ref().map(|observer| observer.read().from(v4(1)));
-    fast.assert_admitted("one instance", admitted[0], sent.seconds());
-    slow.assert_admitted("the other", admitted[1], other.seconds());
+    fast.assert_admitted("one instance", admitted[0], [&sent]);
+    slow.assert_admitted("the other", admitted[1], [&other]);
     // Exactly what was sent on its wire is in each one's counters.
     for (instance, sent, admitted) in [(&edge, &sent, admitted[0]), (&core, &other, admitted[1])] {
         let stats = instance.stats();
@@ -220,8 +220,7 @@ fn interfaces_of_one_daemon_share_a_bucket() {
     let other = Sender::new(&lab).on_device(TX2).send(flood(2.0)).remove(0);
     let sent = sending.join().remove(0);
     let admitted: u64 = observers.iter().map(|observer| observer.read().from(v4(1))).sum();
-    let seconds = tests::Sent::span(&[&sent, &other]);
-    limit.assert_admitted("both interfaces together", admitted, seconds);
+    limit.assert_admitted("both interfaces together", admitted, [&sent, &other]);
     let stats = daemon.cli().stats();
     assert_eq!(stats.sum(), sent.packets() + other.packets());
     assert_eq!(stats.verdict("pass"), admitted);

@@ -29,8 +29,8 @@ fn a_flood_gets_its_limit_and_conforming_sources_lose_nothing() {
     ]);
     let observed = observer.read();
     assert!(sent[0].rate() >= 20_000.0, "offered {} pps", sent[0].rate());
-    limit.assert_admitted("flood", observed.from(v4(66)), sent[0].seconds());
-    limit.assert_admitted("flood over IPv6", observed.from(v6(66, 1)), sent[6].seconds());
+    limit.assert_admitted("flood", observed.from(v4(66)), [&sent[0]]);
+    limit.assert_admitted("flood over IPv6", observed.from(v6(66, 1)), [&sent[6]]);
     for (source, sent) in conforming.iter().zip(&sent[1..6]) {
         assert_eq!(observed.from(*source), sent.packets(), "{source} keeps to its limit");
     }
@@ -74,6 +74,23 @@ fn a_sender_one_percent_over_gets_all_of_its_limit() {
 }
 
 #[test]
+fn a_bucket_that_is_full_earns_nothing() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let limit = daemon.cli().limit("1000pps", Some("1000"), None);
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    // The bucket has most of its tokens, and what it would earn in the pause has no room.
+    let begun = Sender::new(&lab).send(vec![stream(v4(1), 4000.0, 0.1)]).remove(0);
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    let sent = Sender::new(&lab).send(vec![stream(v4(1), 4000.0, 2.0)]).remove(0);
+    let together = Sent::together([&begun, &sent]);
+    let unused = limit.allowance(together.seconds()) - limit.exact(&together) as f64;
+    assert!(unused > 400.0, "{unused}");
+    limit.assert_admitted("with a pause", observer.read().from(v4(1)), [&together]);
+    daemon.assert_accounted(&lab);
+}
+
+#[test]
 fn a_limit_by_bytes_counts_bytes() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
@@ -113,8 +130,7 @@ fn addresses_of_one_ipv6_prefix_share_a_bucket() {
     let sent = Sender::new(&lab).send(streams);
     let observed = observer.read();
     let shared = (1..=8).map(|host| observed.from(v6(1, host))).sum();
-    let all: Vec<_> = sent[..8].iter().collect();
-    limit.assert_admitted("eight addresses of a /64", shared, Sent::span(&all));
+    limit.assert_admitted("eight addresses of a /64", shared, &sent[..8]);
     assert_eq!(observed.from(v6(2, 1)), sent[8].packets(), "another /64 is another source");
     assert_eq!(daemon.cli().show(v6(1, 3)).source, "2001:db8:7:1::/64");
     daemon.assert_accounted(&lab);
@@ -130,11 +146,7 @@ fn assert_limits(lab: &Lab, observer: &Observer<'_>, expected: &[(std::net::IpAd
     let after = observer.read();
     for ((source, limit), sent) in expected.iter().zip(&sent) {
         let admitted = after.from(*source) - before.from(*source);
-        limit.assert_admitted(
-            &format!("{source} under {}", limit.target),
-            admitted,
-            sent.seconds(),
-        );
+        limit.assert_admitted(&format!("{source} under {}", limit.target), admitted, [sent]);
     }
 }
 
@@ -236,7 +248,7 @@ fn a_list_of_limits_is_imported_whole_or_not_at_all() {
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let sent =
         Sender::new(&lab).send(vec![stream(v4(1), 10_000.0, 2.0), stream(v4(2), 10_000.0, 2.0)]);
-    limit.assert_admitted("imported", observer.read().from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("imported", observer.read().from(v4(1)), [&sent[0]]);
     assert_eq!(observer.read().from(v4(2)), sent[1].packets(), "no limit is for this one");
     daemon.assert_accounted(&lab);
 }

@@ -32,15 +32,14 @@ impl<'lab> Wire<'lab> {
         self.send(sources, packets).0
     }
 
-    /// As [`Wire::arrived`], and how long it took, in seconds.
-    fn send(&self, sources: &[IpAddr], packets: u64) -> (Vec<u64>, f64) {
+    /// As [`Wire::arrived`], and what was sent of each.
+    fn send(&self, sources: &[IpAddr], packets: u64) -> (Vec<u64>, Vec<Sent>) {
         let before = self.observer.read();
         let stream = |source: &IpAddr| Stream::new(frame::udp(*source, 100), 1000.0, packets);
         let sent = Sender::new(self.lab).send(sources.iter().map(stream).collect());
         let after = self.observer.read();
         let arrived = |source: &IpAddr| after.from(*source) - before.from(*source);
-        let seconds = Sent::span(&sent.iter().collect::<Vec<_>>());
-        (sources.iter().map(arrived).collect(), seconds)
+        (sources.iter().map(arrived).collect(), sent)
     }
 }
 
@@ -74,9 +73,9 @@ fn denied_sources_are_dropped_and_allowed_ones_pass_whatever_they_send() {
     cli.ok(&["deny", "add", "2001:db8::/32"]);
     cli.ok(&["allow", "add", &allowed.to_string(), spared]);
     let sources = [denied, allowed, address(inside), address(spared), neighbour, six];
-    let (counts, seconds) = wire.send(&sources, 1000);
+    let (counts, sent) = wire.send(&sources, 1000);
     assert_eq!(counts[..4], [0, 1000, 0, 1000], "exactly");
-    limit.assert_admitted("a neighbour", counts[4], seconds);
+    limit.assert_admitted("a neighbour", counts[4], &sent[4..5]);
     assert_eq!(counts[5], 0);
     assert_eq!((counted(&daemon, "denied"), counted(&daemon, "allowed")), (3000, 2000));
     daemon.assert_accounted(lab);
@@ -347,7 +346,8 @@ fn a_limit_that_is_not_enforced_counts_what_it_would_drop() {
     let cli = daemon.cli();
     cli.ok(&["limit", "set", "100pps", "--burst", "100", "--no-enforce"]);
     let begun = Instant::now();
-    let (arrived, seconds) = wire.send(&[v4(1)], 2000);
+    let (arrived, sent) = wire.send(&[v4(1)], 2000);
+    let seconds = sent[0].seconds();
     assert_eq!(arrived, [2000]);
     // With the last packet, at the earliest.
     let empty = begun + Duration::from_secs_f64(seconds);

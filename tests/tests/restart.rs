@@ -55,7 +55,7 @@ fn a_killed_daemon_leaves_no_gap() {
     // A source that nobody has seen before is limited without a daemon, too.
     let orphans = Sender::new(&lab).send(vec![flood(v6(1, 1), 2.0)]);
     let orphaned = observer.read().from(v6(1, 1));
-    limit.assert_admitted("a new source, no daemon", orphaned, orphans[0].seconds());
+    limit.assert_admitted("a new source, no daemon", orphaned, [&orphans[0]]);
     daemon.restart(&lab);
     let after = daemon.cli().stats();
     assert_no_counter_fell(&before, &after);
@@ -64,7 +64,7 @@ fn a_killed_daemon_leaves_no_gap() {
     daemon.restart(&lab);
     let sent = sending.join();
     let observed = observer.read();
-    limit.assert_admitted("across two crashes", observed.from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("across two crashes", observed.from(v4(1)), [&sent[0]]);
     assert_eq!(observed.from(v4(10)), sent[1].packets(), "a conforming source");
     assert_eq!(daemon.cli().limits(), [limit]);
     let stats = daemon.assert_accounted(&lab);
@@ -111,7 +111,7 @@ fn assert_replaced_without_a_gap(what: &str, next: impl Fn(&mut Daemon, &Lab)) {
     assert_eq!(different.len(), programs.len(), "{what}: a program each, {programs:?}");
     let observed = observer.read();
     for (sent, source) in sent.iter().zip([v4(1), v6(1, 1)]) {
-        let (admitted, allowed) = (observed.from(source), limit.allowance(sent.seconds()));
+        let (admitted, allowed) = (observed.from(source), limit.exact(sent) as f64);
         let ratio = 100.0 * admitted as f64 / allowed;
         println!(
             "{what}: {source} got {admitted} of {allowed:.0} in {:.2} s, {ratio:.3} %",
@@ -178,7 +178,7 @@ fn a_stopped_daemon_keeps_protection_by_default() {
     assert!(status.success(), "{status}");
     assert!(!daemon.socket().exists(), "the socket is removed");
     let sent = Sender::new(&lab).send(vec![flood(v4(1), 2.0)]);
-    limit.assert_admitted("without a daemon", observer.read().from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("without a daemon", observer.read().from(v4(1)), [&sent[0]]);
     assert!(has_xdp(&lab));
     daemon.restart(&lab);
     daemon.assert_accounted(&lab);
@@ -231,7 +231,7 @@ fn assert_survives(what: &str, damage: impl FnOnce(&mut Vec<u8>)) {
     assert!(["ok", "recovered"].contains(&store["state"].as_str().unwrap_or_default()), "{store}");
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let sent = Sender::new(&lab).send(vec![flood(v4(1), 1.5)]);
-    address.assert_admitted(what, observer.read().from(v4(1)), sent[0].seconds());
+    address.assert_admitted(what, observer.read().from(v4(1)), [&sent[0]]);
     // And it takes new ones, which last.
     let new = daemon.cli().limit("700pps", Some("700"), Some("198.51.100.2"));
     daemon.kill();

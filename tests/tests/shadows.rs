@@ -75,7 +75,7 @@ fn a_shadow_tells_what_a_limit_would_drop_and_drops_nothing() {
     let observed = observer.read();
     for (source, sent) in [inside, v4(20)].into_iter().zip(&sent) {
         let admitted = observed.from(source) - before.from(source);
-        limit.assert_admitted("beside a shadow", admitted, sent.seconds());
+        limit.assert_admitted("beside a shadow", admitted, [sent]);
     }
     let report = shadow(&cli, "198.51.100.64/26");
     let (packets, would_drop) = told(&report, inside);

@@ -145,7 +145,7 @@ fn a_source_gets_its_share_and_no_tokens_with_it() {
     println!("burst of the floor: {first} of {least:.0}");
     assert!((first as f64 - least).abs() < least * 0.01 + whole.gate as f64, "{first} {least}");
     let observed = observer.read();
-    left.local.assert_admitted("a limit of this host", observed.from(local), sent[1].seconds());
+    left.local.assert_admitted("a limit of this host", observed.from(local), [&sent[1]]);
 }
 
 #[test]

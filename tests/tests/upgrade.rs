@@ -102,7 +102,7 @@ fn fresh_maps_take_the_place_of_another_layout_under_a_flood() {
     let sent = sending.stop();
     let observed = observer.read();
     let twice = Limit { burst_amount: 2 * limit.burst_amount, ..limit };
-    twice.assert_admitted("a flood", observed.from(v4(1)), sent[0].seconds());
+    twice.assert_admitted("a flood", observed.from(v4(1)), [&sent[0]]);
     assert_eq!(observed.from(v4(66)), 0, "the lists hold");
     assert_eq!(observed.from(v4(10)), sent[2].packets(), "a conforming source");
     assert_eq!(daemon.cli().limits(), limits);
@@ -134,7 +134,7 @@ fn another_layout_is_refused_and_stays_at_work() {
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let flood = Stream::new(frame::udp(v4(1), 100), 10_000.0, 20_000);
     let sent = Sender::new(&lab).send(vec![flood]);
-    limit.assert_admitted("meanwhile", observer.read().from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("meanwhile", observer.read().from(v4(1)), [&sent[0]]);
     forge(&daemon, ABI_VERSION);
     daemon.restart(&lab);
     assert_eq!(daemon.cli().limits().len(), 3);
@@ -177,7 +177,7 @@ fn a_switch_that_was_cut_short_is_completed() {
     daemon.restart(&lab);
     std::thread::sleep(Duration::from_secs(1));
     let sent = sending.stop();
-    limit.assert_admitted("throughout", observer.read().from(v4(1)), sent[0].seconds());
+    limit.assert_admitted("throughout", observer.read().from(v4(1)), [&sent[0]]);
     let status = daemon.cli().run(&["status"]).json;
     assert_eq!(status["interfaces"].as_array().map(Vec::len), Some(2), "{status:#}");
     assert!(!staging(&daemon).exists() && daemon.pins().join(&last).exists());

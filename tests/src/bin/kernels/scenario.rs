@@ -158,7 +158,7 @@ impl Scenario {
         thread::sleep(ARRIVAL);
         let observed = observer.read();
         let unit = if limit.unit == "bytes" { FRAME as u64 } else { 1 };
-        let seconds = Sent::span(&sent.iter().collect::<Vec<_>>());
+        let seconds = Sent::together(&sent).seconds();
         let passed = self.sources().into_iter().map(|source| observed.from(source)).sum::<u64>();
         let conforming = self.conforming().map(|source| observed.from(source)).sum::<u64>();
         Outcome {
