@@ -9,6 +9,7 @@ use crate::{
     measure::{Contender, PING, Row, SCRIPT},
     packets::Packets,
     plan::{Fault, HOSTS, Load, Mode, TASKS},
+    still::Still,
     table,
 };
 
@@ -19,6 +20,9 @@ pub(crate) struct Goal {
     figure: f64,
     goal: f64,
     is_met: bool,
+    /// What was missing then, if it is the goal of a row.
+    #[serde(flatten)]
+    still: Option<Still>,
 }
 
 /// All figures of a run.
@@ -38,10 +42,17 @@ pub(crate) struct Figures {
 
 /// All goals, by what was measured.
 pub(crate) fn goals(rows: &[Row], contenders: &[Contender], packets: &[Packets]) -> Vec<Goal> {
-    let at_least =
-        |name: String, figure: f64, goal: f64| Goal { name, figure, goal, is_met: figure >= goal };
-    let at_most =
-        |name: String, figure: f64, goal: f64| Goal { name, figure, goal, is_met: figure <= goal };
+    let at_least = |name: String, figure: f64, goal: f64| Goal {
+        name,
+        figure,
+        goal,
+        is_met: figure >= goal,
+        still: None,
+    };
+    let at_most = |name: String, figure: f64, goal: f64| Goal {
+        is_met: figure <= goal,
+        ..at_least(name, figure, goal)
+    };
     let find = |mode, load, fault| {
         rows.iter().find(move |row| (row.mode, row.load, row.fault) == (mode, load, fault))
     };
@@ -76,6 +87,7 @@ pub(crate) fn goals(rows: &[Row], contenders: &[Contender], packets: &[Packets])
     for row in rows {
         let Row { mode, load, fault, .. } = row;
         let name = format!("{}, {}, {}", mode.name(), load.name(), fault.name());
+        let of_row = goals.len();
         goals.push(at_most(
             format!("{name}: worst second beyond the promise, %"),
             100.0 * row.worst_overage,
@@ -89,6 +101,7 @@ pub(crate) fn goals(rows: &[Row], contenders: &[Contender], packets: &[Packets])
         {
             goals.push(at_most(format!("{name}: longest decision, ms"), answers.max_ms, 50.0));
         }
+        goals[of_row..].iter_mut().for_each(|goal| goal.still = Some(row.still));
     }
     goals
 }
@@ -107,7 +120,8 @@ impl Figures {
              are asked about beyond their limit, at a fixed rate.\n\
              Promise for T = 1 s: burst + rate · T, of each host (host), of all (cluster, strict), and a tenth of a burst more \
              of each host (synced). A second in which answers change to those of on_error, or back, may have one more burst; with floors, these \
-             more while on_error answers.\n",
+             more while on_error answers.\n\
+             Still: the longest time in which a CPU of this machine ran nothing at all, while a row was judged.\n",
             Load::Steady.tracked()
         )?;
         self.print_results(out)?;
@@ -144,7 +158,12 @@ impl Figures {
             writeln!(out, "met: {}: {:.2}, goal {}", goal.name, goal.figure, goal.goal)?;
         }
         for goal in missed {
-            writeln!(out, "missed: {}: {:.2}, goal {}", goal.name, goal.figure, goal.goal)?;
+            let Goal { name, figure, goal: wanted, still, .. } = goal;
+            write!(out, "missed: {name}: {figure:.2}, goal {wanted}")?;
+            match still {
+                Some(still) => writeln!(out, "; {still}")?,
+                None => writeln!(out)?,
+            }
         }
         out.flush()
     }
@@ -169,6 +188,7 @@ impl Figures {
                 format!("{:.3}", row.utilisation),
                 count(row.calls_per_second),
                 bytes,
+                format!("{:.0}", row.still.still_ms),
             ]
         };
         let rows: Vec<_> =
@@ -184,6 +204,7 @@ impl Figures {
             "used",
             "calls/s",
             "bytes a key",
+            "still ms",
         ];
         table::print(out, header, 2, &rows)
     }
@@ -204,6 +225,7 @@ impl Figures {
                 ms(answers.first_ms),
                 ms(answers.at_once_ms),
                 ms(answers.back_ms),
+                format!("{:.0}", row.still.still_ms),
             ])
         };
         let rows: Vec<_> = self.results.iter().filter_map(row).collect();
@@ -219,6 +241,7 @@ impl Figures {
             "first ms",
             "at once ms",
             "back ms",
+            "still ms",
         ];
         table::print(out, header, 2, &rows)
     }

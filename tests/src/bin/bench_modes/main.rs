@@ -9,6 +9,7 @@ mod packets;
 mod plan;
 mod sample;
 mod stand;
+mod still;
 #[path = "../bench_sketch/table.rs"]
 mod table;
 mod timeline;

@@ -13,6 +13,7 @@ use crate::{
     },
     sample::{Sample, Speed, moments, now},
     stand::{Stand, VICTIM, Way},
+    still::{Still, Watch},
     timeline,
 };
 
@@ -103,6 +104,9 @@ pub(crate) struct Row {
     pub(crate) alone: f64,
     pub(crate) episodes: usize,
     pub(crate) answers: Option<Answers>,
+    /// While it was judged.
+    #[serde(flatten)]
+    pub(crate) still: Still,
 }
 
 /// What asks the store once a decision, or for a sign of life.
@@ -131,6 +135,7 @@ struct Answered {
     samples: Vec<Vec<Sample>>,
     begin: u64,
     calls: f64,
+    still: Still,
 }
 
 impl<'a> Bench<'a> {
@@ -175,10 +180,12 @@ impl<'a> Bench<'a> {
             Mode::Synced | Mode::Strict => stand.calls(),
         };
         let before = count(&self.stand);
+        let watch = Watch::start();
         let (samples, ()) = self.stand.ask(jobs, during);
+        let still = watch.stop();
         // A store that was killed has counted anew.
         let calls = count(&self.stand).saturating_sub(before) as f64 / length.as_secs_f64();
-        Answered { samples, begin, calls }
+        Answered { samples, begin, calls, still }
     }
 
     /// Speed alone.
@@ -193,13 +200,14 @@ impl<'a> Bench<'a> {
         let admitted = all.iter().filter(|sample| sample.admitted).count() as f64;
         let speed = Speed::new(&all, length);
         eprintln!(
-            "{}, {}: {:.0} a second, p99 {:.0} µs, {:.1} % admitted; on_error has answered {:.1} % beside them",
+            "{}, {}: {:.0} a second, p99 {:.0} µs, {:.1} % admitted; on_error has answered {:.1} % beside them; {}",
             mode.name(),
             load.name(),
             speed.per_second,
             speed.p99_us,
             100.0 * admitted / all.len().max(1) as f64,
             100.0 * alone,
+            answered.still,
         );
         (speed, answered.calls)
     }
@@ -211,7 +219,8 @@ impl<'a> Bench<'a> {
         let jobs = self.jobs(Load::Steady, asked, &rule, length, &Pace::Closed);
         let answered = self.ask(Mode::Host, &jobs, |_| {});
         let speed = Speed::new(&answered.samples.concat(), length);
-        eprintln!("{asked:?}: {:.0} a second, p99 {:.0} µs", speed.per_second, speed.p99_us);
+        let Speed { per_second, p99_us, .. } = speed;
+        eprintln!("{asked:?}: {per_second:.0} a second, p99 {p99_us:.0} µs; {}", answered.still);
         speed
     }
 
@@ -309,8 +318,10 @@ impl<'a> Bench<'a> {
             alone: part_alone(&all),
             episodes: verdict.episodes,
             answers: None,
+            still: answered.still,
         };
-        eprintln!("{}, {}: {verdict:.3?}, {:.4} alone", mode.name(), load.name(), row.alone);
+        let (mode, load, still) = (mode.name(), load.name(), row.still);
+        eprintln!("{mode}, {load}: {verdict:.3?}, {:.4} alone; {still}", row.alone);
         row
     }
 
@@ -387,7 +398,7 @@ impl<'a> Bench<'a> {
         let all = answered.samples.concat();
         let answers = Answers::new(&all, begun, ended);
         let name = format!("{}-{}", mode.name(), fault.name());
-        eprintln!("{name}: {verdict:.3?}, {answers:.1?}");
+        eprintln!("{name}: {verdict:.3?}, {answers:.1?}; {}", answered.still);
         let limits = limit.rate * f64::from(load.tracked());
         let picture = timeline::draw(&name, &moments(&all, begin, length), limits);
         let file = self.pictures.join(format!("{name}.svg"));
@@ -407,6 +418,7 @@ impl<'a> Bench<'a> {
             alone: part_alone(&all),
             episodes: verdict.episodes,
             answers: Some(answers),
+            still: answered.still,
         }
     }
 }
