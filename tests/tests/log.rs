@@ -1,6 +1,13 @@
 //! The daemon's log: what the kernel program writes to it, and its form.
 
-use std::{fs, net::IpAddr, os::fd::AsFd as _, time::Duration};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::IpAddr,
+    os::fd::AsFd as _,
+    process::Stdio,
+    time::Duration,
+};
 
 use aya::programs::loaded_programs;
 use serde_json::Value;
@@ -174,4 +181,26 @@ fn a_log_of_json_is_nothing_but_json() {
     assert!(has(&written, "ERROR", "limiter", "sock"), "{written:#?}");
     let failed = answer(&mut daemon.command(&lab));
     assert!(failed.stderr.contains("error: "), "text is the default: {}", failed.stderr);
+}
+
+#[test]
+fn a_daemon_outlives_whoever_reads_its_log() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    daemon.kill();
+    let mut child = daemon.command(&lab).stderr(Stdio::piped()).spawn().expect("the daemon");
+    let mut log = BufReader::new(child.stderr.take().expect("its log")).lines();
+    let has_started =
+        |line: std::io::Result<String>| line.is_ok_and(|it| it.contains("has started"));
+    assert!(log.any(has_started), "the daemon has ended");
+    drop(log);
+    // Each is a line of the log.
+    for rate in ["1000pps", "2000pps"] {
+        let limit = daemon.cli().limit(rate, Some("100"), None);
+        assert_eq!(daemon.cli().limits(), [limit]);
+    }
+    assert_eq!(child.try_wait().expect("a child"), None, "it goes on");
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    daemon.restart(&lab);
 }

@@ -144,6 +144,8 @@ pub(super) fn start_log(global: &Global, format: LogFormat) {
     let filter = std::env::var("LIMITER_LOG").ok().and_then(|text| EnvFilter::try_new(text).ok());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(level)))
+        // Whoever read the log may have gone. To say so on the same stderr would end the daemon.
+        .log_internal_errors(false)
         // stdout is for data alone: a line of the log would break the one document that --json promises.
         .with_writer(io::stderr);
     let started = match format {

@@ -80,6 +80,8 @@ pub fn main() -> u8 {
     let options = Options::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    // Whoever read the log may have gone. To say so on the same stderr would end the server.
+    let log = log.log_internal_errors(false);
     log.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init();
     let done = if options.check { check(&options) } else { run(options) };
     match done {
