@@ -117,12 +117,12 @@ impl Limit {
         oracle::admitted(&sent.times, self.rate_per_second, self.burst_amount as f64)
     }
 
-    /// Asserts that of what was sent under this limit as much was admitted as an exact bucket does, give or
+    /// Asserts that more was sent than this limit allows, and as much admitted as an exact bucket does, give or
     /// take half a percent and one packet, and what may pass below the gate where an epoch of the sketch
     /// ends just then; prints the figures. For limits by packets that were not in use before.
     ///
     /// # Panics
-    /// If it was more or less.
+    /// If it was more or less, or no more was sent than the limit allows.
     pub fn assert_admitted<'sent>(
         &self,
         what: &str,
@@ -131,6 +131,8 @@ impl Limit {
     ) {
         let sent = Sent::together(sent);
         let allowed = self.exact(&sent) as f64;
+        // Else a sender that is too slow would pass for a limit that holds.
+        assert!(sent.packets() as f64 > allowed, "{what}: {allowed} of {} sent", sent.packets());
         let ratio = 100.0 * admitted as f64 / allowed;
         println!(
             "{what}: admitted {admitted} of {allowed} in {:.4} s, {ratio:.3} %",

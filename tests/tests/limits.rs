@@ -2,8 +2,7 @@
 //! it keeps to the limit.
 
 use tests::{
-    Cli, Daemon, Lab, Observer, Sender, Sent, Stream, frame, observer::Then, oracle,
-    reports::Limit, v4, v6,
+    Cli, Daemon, Lab, Observer, Sender, Sent, Stream, frame, observer::Then, reports::Limit, v4, v6,
 };
 
 /// A stream of small UDP frames from `source` that lasts `seconds`.
@@ -57,7 +56,7 @@ fn a_sender_one_percent_over_gets_all_of_its_limit() {
         let sent = &Sender::new(&lab).send(vec![stream(v4(host), 1010.0, 10.0)])[0];
         let admitted = observer.read().from(v4(host));
         let allowed = limit.allowance(sent.seconds()).min(sent.packets() as f64);
-        let ideal = oracle::admitted(&sent.times, limit.rate_per_second, 50.0);
+        let ideal = limit.exact(sent);
         println!("offered {}, admitted {admitted} of {allowed:.1}, ideal {ideal}", sent.packets());
         assert!(sent.packets() as f64 > limit.allowance(sent.seconds()), "over the limit");
         assert!(admitted as f64 <= allowed + 50.0 / 8.0, "{admitted} of {allowed}");

@@ -2,10 +2,9 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader},
     net::IpAddr,
     os::fd::AsFd as _,
-    process::Stdio,
     time::Duration,
 };
 
@@ -13,7 +12,10 @@ use aya::programs::loaded_programs;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
-    Daemon, DaemonOptions, Lab, Sender, Stream, cli::answer, cost, frame, process::wait_for,
+    Daemon, DaemonOptions, Lab, Sender, Stream,
+    cli::answer,
+    cost, frame,
+    process::{Background, wait_for},
     program, v4, v6,
 };
 
@@ -188,19 +190,17 @@ fn a_daemon_outlives_whoever_reads_its_log() {
     let lab = Lab::new(1);
     let mut daemon = Daemon::start(&lab);
     daemon.kill();
-    let mut child = daemon.command(&lab).stderr(Stdio::piped()).spawn().expect("the daemon");
-    let mut log = BufReader::new(child.stderr.take().expect("its log")).lines();
-    let has_started =
-        |line: std::io::Result<String>| line.is_ok_and(|it| it.contains("has started"));
-    assert!(log.any(has_started), "the daemon has ended");
-    drop(log);
+    let (log, its_end) = io::pipe().expect("a pipe");
+    let mut running = Background::start(daemon.command(&lab).stderr(its_end));
+    let has_started = |line: io::Result<String>| line.is_ok_and(|it| it.contains("has started"));
+    // It is closed with that line.
+    assert!(BufReader::new(log).lines().any(has_started), "the daemon has ended");
     // Each is a line of the log.
     for rate in ["1000pps", "2000pps"] {
         let limit = daemon.cli().limit(rate, Some("100"), None);
         assert_eq!(daemon.cli().limits(), [limit]);
     }
-    assert_eq!(child.try_wait().expect("a child"), None, "it goes on");
-    child.kill().expect("a child");
-    child.wait().expect("a child");
+    assert_eq!(running.try_wait(), None, "it goes on");
+    drop(running);
     daemon.restart(&lab);
 }

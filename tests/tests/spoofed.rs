@@ -9,7 +9,7 @@ use std::{
 
 use tests::{
     Daemon, Flood, Flooded, Lab, Observer, Sender, Sent, Sources, Stream, frame, observer::Then,
-    oracle, process::wait_for, reports::Limit, v4, v6,
+    process::wait_for, reports::Limit, v4, v6,
 };
 
 /// The sources that the flood claims to be from, all 2^24 of them.
@@ -113,12 +113,11 @@ fn try_to_disturb(crowd: Option<(&str, &str)>, flood_first: bool) -> bool {
     );
     assert!((admitted as f64 - allowed).abs() <= 0.01 * allowed, "{admitted} of {allowed}");
 
-    let (rate, burst) = (limit.rate_per_second, limit.burst_amount as f64);
     let all: u64 = calm.iter().map(Sent::packets).sum();
     let mut kept_pace = true;
     for (index, sent) in (0u8..).zip(calm) {
         let source = conforming(index);
-        let due = oracle::admitted(&sent.times, rate, burst);
+        let due = limit.exact(sent);
         kept_pace &= due == sent.packets();
         let admitted = observed.from(source);
         assert!(admitted >= due, "{source}: {admitted} of {due} admitted, {:.1} pps", sent.rate());
